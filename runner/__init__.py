@@ -1,0 +1,1 @@
+"""The daemon: claims tickets, runs a Claude session for each, and survives being killed."""

@@ -1,0 +1,1 @@
+"""Tickets: what they are, how they move, and where they come from."""
