@@ -95,9 +95,7 @@ def choose(
     return Plan(Kind.RESUMED, last.id, last.generation, resume=True)
 
 
-def after_failed_resume(
-    last: Session, *, name: Callable[[int], str], transcript: Callable[[int], Transcript]
-) -> Plan:
+def after_failed_resume(last: Session, *, name: Callable[[int], str], transcript: Callable[[int], Transcript]) -> Plan:
     """Return the fresh session that follows a resume which found no conversation."""
     return _next_generation(last.generation, name, transcript, close="resume_failed")
 
@@ -112,9 +110,7 @@ def _reason_to_leave(last: Session, transcript: Transcript, *, fresh: bool) -> s
     return None
 
 
-def _choose_without_record(
-    name: Callable[[int], str], transcript: Callable[[int], Transcript], *, fresh: bool
-) -> Plan:
+def _choose_without_record(name: Callable[[int], str], transcript: Callable[[int], Transcript], *, fresh: bool) -> Plan:
     generation = 0
     while transcript(generation + 1) is not Transcript.MISSING:
         generation += 1

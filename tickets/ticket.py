@@ -104,7 +104,7 @@ class Ticket:
     token: int = 0
     attempts: int = 0
     waits: int = 0
-    """Weather in a row; the next wait is doubled by it."""
+    """Ends in a row that were not the ticket's fault; each doubles the next wait."""
     crashes: int = 0
     not_before_us: int = 0
     stop: Stop | None = None
@@ -236,7 +236,7 @@ Fact = (
 )
 
 
-class IllegalMoveError(Exception):
+class IllegalMove(Exception):
     """A ticket's state, or its fence, does not allow a fact."""
 
     def __init__(self, ticket: str, state: State, fact: Fact) -> None:
@@ -255,7 +255,7 @@ def advance(ticket: Ticket, fact: Fact) -> Ticket:
     """Return `ticket` after `fact`.
 
     Raises:
-        IllegalMoveError: The state does not allow `fact`, or a claim other than
+        IllegalMove: The state does not allow `fact`, or a claim other than
             the present one reports it.
     """
     after = None
@@ -271,7 +271,7 @@ def advance(ticket: Ticket, fact: Fact) -> Ticket:
         case State.CANCELLED | State.DONE:
             pass
     if after is None:
-        raise IllegalMoveError(ticket.id, ticket.state, fact)
+        raise IllegalMove(ticket.id, ticket.state, fact)
     return after
 
 
@@ -279,7 +279,7 @@ def fold(ticket_id: str, facts: Iterable[Fact]) -> Ticket:
     """Return the ticket that `facts`, oldest first, make.
 
     Raises:
-        IllegalMoveError: The facts are not a life that a ticket can have.
+        IllegalMove: The facts are not a life that a ticket can have.
     """
     ticket = Ticket(ticket_id)
     for fact in facts:
@@ -361,7 +361,7 @@ def _reported(ticket: Ticket, fact: Orphaned | PutBack | Held | Finished | Fresh
                 not_before_us=not_before_us,
                 note=note,
                 attempts=ticket.attempts + (cause is Cause.ATTEMPT),
-                waits=ticket.waits + 1 if cause is Cause.WEATHER else 0,
+                waits=ticket.waits + 1 if cause in {Cause.WEATHER, Cause.START} else 0,
             )
         case Held(_, reason, note):
             return replace(idle, state=State.HELD, reason=reason, note=note)

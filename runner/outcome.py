@@ -1,0 +1,256 @@
+"""How a run ended, and what follows.
+
+Decided from structure (subtype, terminal reason, status, exit code, our own stop),
+never from prose. `RULES` is the table that a person reads; every value of an open
+set that we do not know lands in a row of it too.
+
+Pure. Does not know processes, stores or clocks.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tickets.ticket import Cause, Held, PutBack, Reason, Ticket
+
+_US = 1_000_000
+
+
+class StoppedBy(StrEnum):
+    """Why we stopped a run ourselves."""
+
+    DRAIN = "drain"
+    OPERATOR = "operator"
+    LOST = "lost"
+    """The claim's lease or token is gone."""
+    START = "start"
+    """No message within the start limit."""
+    SILENCE = "silence"
+    TOOL_SILENCE = "tool_silence"
+    LINGER = "linger"
+    """The result was there and the process did not go."""
+
+
+class Trouble(StrEnum):
+    """What kept the CLI from speaking to us."""
+
+    CLI_MISSING = "cli_missing"
+    SPAWN_FAILED = "spawn_failed"
+    PROTOCOL = "protocol"
+    """A frame that is not JSON or has no known shape."""
+    WRONG_SESSION = "wrong_session"
+    """The CLI names another session than it was given."""
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The result frame of a run, in our units."""
+
+    subtype: str
+    is_error: bool
+    terminal_reason: str | None = None
+    api_error_status: int | None = None
+    turns: int = 0
+    total_cost_microusd: int | None = None
+    """Of the session, carried cost included."""
+    text: str = ""
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """Everything that is known of how a CLI process ended."""
+
+    resumed: bool
+    confirmed: bool = False
+    """A real assistant message was seen, not a synthetic one."""
+    result: Result | None = None
+    api_error: str | None = None
+    """`error` of the last synthetic assistant message."""
+    exit_code: int | None = None
+    """Negative for a signal, as subprocess has it; None when it is not known."""
+    trouble: Trouble | None = None
+    stopped_by: StoppedBy | None = None
+    reset_at_us: int | None = None
+    """When a rejected rate limit ends, if the CLI said so."""
+    detail: str = ""
+    """For a person: the exception and the end of stderr, redacted."""
+
+
+class Outcome(StrEnum):
+    """How a run ended."""
+
+    FINISHED = "finished"
+    ASKED = "asked"
+    RESUME_FAILED = "resume_failed"
+    WEATHER = "weather"
+    UNAUTHORIZED = "unauthorized"
+    BUDGET = "budget"
+    TURNS = "turns"
+    SESSION_OVER = "session_over"
+    STALLED = "stalled"
+    NEVER_STARTED = "never_started"
+    STOPPED = "stopped"
+    KILLED = "killed"
+    NO_CLI = "no_cli"
+    FAILED = "failed"
+    UNEXPLAINED = "unexplained"
+
+
+class Next(StrEnum):
+    """What a claim does after a run."""
+
+    CHECK = "check"
+    FRESH = "fresh"
+    """A new session in this claim, once; after that it counts as unexplained."""
+    HOLD = "hold"
+    WAIT = "wait"
+    """Put back, no attempt, doubling wait."""
+    AGAIN = "again"
+    """Put back, one attempt."""
+    PAUSE = "pause"
+    """Put back, no attempt, and the whole queue waits for the operator."""
+    LEAVE = "leave"
+    """We stopped it: whoever asked says what becomes of the ticket."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A row of the table."""
+
+    next: Next
+    closes_session: bool = False
+    hold: Reason | None = None
+
+
+RULES: Mapping[Outcome, Rule] = {
+    Outcome.FINISHED: Rule(Next.CHECK),
+    Outcome.ASKED: Rule(Next.HOLD, hold=Reason.QUESTION),
+    Outcome.RESUME_FAILED: Rule(Next.FRESH, closes_session=True),
+    Outcome.WEATHER: Rule(Next.WAIT),
+    Outcome.UNAUTHORIZED: Rule(Next.PAUSE),
+    Outcome.BUDGET: Rule(Next.HOLD, hold=Reason.BUDGET),
+    Outcome.TURNS: Rule(Next.AGAIN),
+    Outcome.SESSION_OVER: Rule(Next.AGAIN, closes_session=True),
+    Outcome.STALLED: Rule(Next.AGAIN),
+    Outcome.NEVER_STARTED: Rule(Next.WAIT),
+    Outcome.STOPPED: Rule(Next.LEAVE),
+    Outcome.KILLED: Rule(Next.AGAIN),
+    Outcome.NO_CLI: Rule(Next.PAUSE),
+    Outcome.FAILED: Rule(Next.AGAIN),
+    Outcome.UNEXPLAINED: Rule(Next.WAIT),
+}
+
+_AUTHORIZATION = frozenset({"authentication_failed", "billing_error", "oauth_org_not_allowed"})
+_WEATHER = frozenset({"rate_limit", "overloaded", "server_error"})
+_OUR_CLOCKS = frozenset({StoppedBy.START, StoppedBy.SILENCE, StoppedBy.TOOL_SILENCE})
+_FAILED_STARTS_TO_HOLD = 6
+"""Twice what gives up a session: the new one failed in the same way."""
+
+
+def classify(end: Ending) -> Outcome:
+    """Return how a run ended. Total: whatever is unknown is FAILED or UNEXPLAINED."""
+    if end.trouble in {Trouble.CLI_MISSING, Trouble.SPAWN_FAILED}:
+        return Outcome.NO_CLI
+    if end.result is not None and end.stopped_by in {None, StoppedBy.LINGER} and end.trouble is None:
+        return _from_result(end, end.result)
+    if end.stopped_by in _OUR_CLOCKS:
+        return Outcome.STALLED if end.confirmed else Outcome.NEVER_STARTED
+    if end.stopped_by is not None and end.stopped_by is not StoppedBy.LINGER:
+        return Outcome.STOPPED
+    if end.exit_code is not None and (end.exit_code < 0 or end.exit_code > 128):  # noqa: PLR2004  # a shell's way to say a signal
+        return Outcome.KILLED if end.confirmed else Outcome.NEVER_STARTED
+    return Outcome.FAILED if end.confirmed else Outcome.UNEXPLAINED
+
+
+def _from_result(end: Ending, result: Result) -> Outcome:
+    match result.subtype, result.is_error, result.terminal_reason:
+        case "success", False, "completed":
+            return Outcome.FINISHED
+        case "success", False, "hook_stopped":
+            return Outcome.ASKED
+        case "success", True, _:
+            return _from_api_error(end, result.api_error_status)
+        case "error_max_budget_usd", _, _:
+            return Outcome.BUDGET
+        case "error_max_turns", _, _:
+            return Outcome.TURNS
+        case "error_during_execution", _, None if end.resumed and not end.confirmed:
+            return Outcome.RESUME_FAILED
+        case _:
+            return Outcome.FAILED if end.confirmed else Outcome.UNEXPLAINED
+
+
+def _from_api_error(end: Ending, status: int | None) -> Outcome:
+    if end.api_error in _AUTHORIZATION or status in {401, 402, 403}:
+        return Outcome.UNAUTHORIZED
+    if end.api_error in _WEATHER or status is None or status in {408, 409, 429} or status >= 500:  # noqa: PLR2004  # HTTP: the server's fault
+        return Outcome.WEATHER
+    if end.api_error == "invalid_request" or status in {400, 413}:
+        return Outcome.SESSION_OVER
+    return Outcome.FAILED if end.confirmed else Outcome.UNEXPLAINED
+
+
+def follow(
+    outcome: Outcome,
+    ticket: Ticket,
+    *,
+    now_us: int,
+    attempts: int,
+    failed_starts: int = 0,
+    note: str = "",
+    reset_at_us: int | None = None,
+) -> PutBack | Held:
+    """Return the fact that ends a claim whose run ended with `outcome`.
+
+    Args:
+        outcome: Not FINISHED, STOPPED or a first RESUME_FAILED: those go on otherwise.
+        ticket: As it was during the claim.
+        now_us: The time.
+        attempts: How many ends that the ticket caused hold it.
+        failed_starts: Runs in a row, this one included, that ended before an assistant message, weather apart.
+        note: For a person.
+        reset_at_us: When the weather ends, if it said so.
+    """
+    rule = RULES[outcome]
+    if rule.hold is not None:
+        return Held(ticket.token, rule.hold, note)
+    if rule.next is Next.AGAIN:
+        tried = ticket.attempts + 1
+        if tried >= attempts:
+            return Held(ticket.token, Reason.ATTEMPTS, note)
+        return PutBack(ticket.token, Cause.ATTEMPT, now_us + round(retry_delay_s(tried) * _US), note)
+    if rule.next is Next.PAUSE:
+        return PutBack(ticket.token, Cause.START, 0, note)
+    wait_us = now_us + round(weather_delay_s(ticket.waits + 1) * _US)
+    if outcome is Outcome.WEATHER:
+        return PutBack(ticket.token, Cause.WEATHER, max(wait_us, reset_at_us or 0), note)
+    if failed_starts >= _FAILED_STARTS_TO_HOLD:
+        return Held(ticket.token, Reason.SESSION, note)
+    return PutBack(ticket.token, Cause.START, wait_us, note)
+
+
+def retry_delay_s(attempt: int, *, base_s: float = 10.0, cap_s: float = 300.0) -> float:
+    """Return how long to wait after failed run number `attempt`.
+
+    Doubles from `base_s`, never beyond `cap_s`; no jitter.
+
+    Args:
+        attempt: Runs failed so far, from 1.
+        base_s: Seconds after the first failure.
+        cap_s: Seconds at most.
+
+    Raises:
+        ValueError: `attempt` is below 1.
+    """
+    if attempt < 1:
+        msg = f"attempt {attempt} is below 1"
+        raise ValueError(msg)
+    return min(base_s * 2.0 ** min(attempt - 1, 64), cap_s)  # a float overflows at exponent 1024
+
+
+def weather_delay_s(wait: int) -> float:
+    """Return how long a ticket waits for the weather, for the `wait`-th time in a row: 30 s to 30 min."""
+    return retry_delay_s(wait, base_s=30.0, cap_s=1800.0)
