@@ -1,9 +1,107 @@
-"""Fixtures of every test."""
+"""Fixtures of every test, and poison for what a test must not touch by accident.
+
+The home directory, the default Claude configuration and the user's git
+configuration are empty, no key is set, the model's default address is a closed
+port of this machine, and nothing but loopback can be reached. All of it is in the
+environment before the first test is imported, so that processes inherit it.
+"""
+
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Event
+from time import monotonic
 
 import pytest
+
+_COOKIE = b"TICKET_RUNNER_COOKIE="
+_CREDENTIALS_AND_PLACES = (
+    "ANTHROPIC_", "AWS_", "CLAUDE", "GIT_", "GOOGLE_", "PG", "TICKET_RUNNER_", "XDG_",
+)  # fmt: skip
+_PROXIES = ("all_proxy", "http_proxy", "https_proxy", "no_proxy")
+_LOOPBACK = ("127.", "::1", "localhost")
+_DYING_S = 5.0  # a terminated CLI takes this long to write its transcript and go
+
+
+def _poison(home: Path) -> None:
+    """Set the environment of this process, its children and pytest-xdist's processes."""
+    for name in list(os.environ):
+        if name.startswith(_CREDENTIALS_AND_PLACES) or name.lower() in _PROXIES:
+            del os.environ[name]
+    os.environ |= {
+        "HOME": str(home),
+        "XDG_CACHE_HOME": str(home / "cache"),
+        "XDG_CONFIG_HOME": str(home / "config"),
+        "XDG_DATA_HOME": str(home / "data"),
+        "XDG_RUNTIME_DIR": str(home / "run"),
+        "XDG_STATE_HOME": str(home / "state"),
+        "CLAUDE_CONFIG_DIR": str(home / "claude"),
+        "ANTHROPIC_BASE_URL": "http://127.0.0.1:9",
+        "GIT_CONFIG_GLOBAL": os.devnull,
+        "GIT_CONFIG_SYSTEM": os.devnull,
+        "GIT_TERMINAL_PROMPT": "0",
+        "PGHOST": str(home / "no-postgresql"),
+    }
+
+
+def _refuse_the_network(event: str, args: tuple[object, ...]) -> None:
+    """Fail the test that looks up, connects to, or serves on, anything but loopback.
+
+    An audit hook sees the calls of every library; `pytest.fail` is no `Exception`, so none swallows it.
+    """
+    match event, args:
+        case "socket.getaddrinfo", (str(host), *_):
+            pass
+        case (("socket.connect" | "socket.bind" | "socket.sendto"), (_, (str(host), *_))):
+            pass
+        case _:
+            return
+    if not host.startswith(_LOOPBACK):
+        pytest.fail(f"{event} {host!r}: a test reaches only loopback")
+
+
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    _poison(Path(tempfile.mkdtemp(prefix="ticket-runner-home-")))
+sys.addaudithook(_refuse_the_network)
+
+
+def pytest_unconfigure() -> None:
+    """Remove the empty home, in the process that made it."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        shutil.rmtree(os.environ["HOME"])
 
 
 @pytest.fixture
 def anyio_backend() -> str:
     """Return the event loop that the daemon runs on."""
     return "asyncio"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_process_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Fail at the end if a process lives whose cookie names a place of these tests, and end it."""
+    yield
+    place, deadline = os.fsencode(tmp_path_factory.getbasetemp()), monotonic() + _DYING_S
+    while (left := _processes_of(place)) and monotonic() < deadline:
+        Event().wait(0.05)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert not left, f"processes outlived their tests: {left}"
+
+
+def _processes_of(place: bytes) -> dict[int, str]:
+    """Return pid and command line of each process whose cookie has `place` in it."""
+    found = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            environ = (process / "environ").read_bytes().split(b"\0")
+            command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:  # gone, or another user's
+            continue
+        if any(entry.startswith(_COOKIE) and place in entry for entry in environ):
+            found[int(process.name)] = command
+    return found
