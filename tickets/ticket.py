@@ -38,6 +38,7 @@ class Reason(StrEnum):
     BUDGET = "budget"
     ATTEMPTS = "attempts"
     SESSION = "session"
+    WORKTREE = "worktree"
     CHECKS = "checks"
     DELIVERY = "delivery"
     NO_CHANGE = "no_change"

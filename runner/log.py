@@ -1,0 +1,84 @@
+"""The log of the process: structlog's set-up and how an event of the store looks in it.
+
+Text on a terminal, `<N>` priorities and JSON under systemd's journal, JSON elsewhere.
+An event is logged after its commit, so the log never tells what the store does not hold.
+"""
+
+import logging
+import os
+import sys
+from collections.abc import MutableMapping
+from typing import TextIO
+
+import structlog
+
+from runner.events import Event, Name
+from runner.redact import Redactor
+
+WARNINGS = frozenset(
+    {
+        Name.QUEUE_PAUSED,
+        Name.FILE_REFUSED,
+        Name.TICKET_HELD,
+        Name.TICKET_PARKED,
+        Name.TICKET_ORPHANED,
+        Name.SESSION_CLOSED,
+        Name.AGENT_STALLED,
+        Name.EFFECT_UNKNOWN,
+        Name.EFFECT_FAILED,
+    }
+)
+"""What a person may want to look at."""
+
+_PRIORITY = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
+"""Of syslog, as sd-daemon(3) reads them at the start of a line."""
+
+
+def configure(redactor: Redactor, stream: TextIO | None = None) -> None:
+    """Set structlog up for this process, on standard error unless `stream` is given."""
+    out = stream or sys.stderr
+
+    def redacted(_logger: object, _method: str, event: MutableMapping[str, object]) -> MutableMapping[str, object]:
+        return {key: redactor.value(value) for key, value in event.items()}
+
+    processors: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=not out.isatty()),
+        redacted,
+    ]
+    if out.isatty():
+        processors.append(structlog.dev.ConsoleRenderer(pad_event_to=24))
+    else:
+        processors.insert(-1, structlog.processors.format_exc_info)
+        processors.append(structlog.processors.JSONRenderer(sort_keys=False))
+        if os.environ.get("JOURNAL_STREAM"):
+            processors.append(_with_priority)
+    structlog.configure(
+        processors=processors,
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.PrintLoggerFactory(out),
+        cache_logger_on_first_use=False,
+    )
+
+
+def show(event: Event) -> None:
+    """Log an event that was committed."""
+    ids = {key: value for key, value in (("ticket", event.ticket), ("run", event.run)) if value}
+    log = structlog.get_logger()
+    (log.warning if event.name in WARNINGS else log.info)(str(event.name), **ids, **event.payload)
+
+
+def defect(name: str, **values: object) -> None:
+    """Log a defect of ours, with the exception that is being handled."""
+    structlog.get_logger().exception(name, **values)
+
+
+def warn(name: str, **values: object) -> None:
+    """Log something that is in no table and that a person may want to look at."""
+    structlog.get_logger().warning(name, **values)
+
+
+def _with_priority(_logger: object, method: str, line: str | bytes | MutableMapping[str, object]) -> str:
+    level = "error" if method == "exception" else method
+    return f"<{_PRIORITY.get(level, 6)}>{line!s}"

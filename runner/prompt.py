@@ -1,0 +1,139 @@
+"""What we say to the agent.
+
+A ticket's text is passed on as it was written; everything of ours around it is a
+fact from the log, from git or from the ledger. A session that goes on is not
+given its ticket again.
+
+Pure. The caller gathers the facts.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tickets.ticket import Expects, Spec
+
+INSTRUCTIONS_LIMIT = 48 * 1024
+"""Characters of a repository's own instructions: they travel in one argument of at most 128 KiB of UTF-8."""
+
+_LISTED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """What the next run of a ticket has to know of those before it."""
+
+    cut_off: Sequence[str] = ()
+    """Tools that were started and did not end, as `Bash: make test`."""
+    commits: Sequence[str] = ()
+    uncommitted: Sequence[str] = ()
+    failed_check: str | None = None
+    effects: Sequence[str] = ()
+    """What became of each effect, one line each."""
+    question: str | None = None
+    answer: str | None = None
+    left_microusd: int | None = None
+
+
+def first(spec: Spec) -> str:
+    """Return the first prompt of a ticket: its title, if it has one, and its text verbatim."""
+    return f"{spec.title}\n\n{spec.text}" if spec.title else spec.text
+
+
+def resumed(handover: Handover) -> str:
+    """Return the prompt for a session that goes on."""
+    if handover.answer is not None:
+        opening = "Your question has an answer:\n\n" + handover.answer + "\n\nGo on with the ticket."
+    else:
+        opening = (
+            "Your work on this ticket was interrupted: the process that you ran in was stopped. "
+            "Go on from where you were; do not start again and do not repeat what is done."
+        )
+    return "\n\n".join([opening, *_facts(handover)])
+
+
+def fresh(spec: Spec, handover: Handover) -> str:
+    """Return the first prompt of a session that takes over from an earlier one."""
+    took_over = (
+        "Note from the ticket runner: an earlier session worked on the ticket above and could not go on. "
+        "Look at what it left before you continue; do not repeat what is done."
+    )
+    if handover.question is not None and handover.answer is not None:
+        took_over += f"\n\nIt asked:\n\n{handover.question}\n\nThe answer:\n\n{handover.answer}"
+    return "\n\n".join([first(spec), "---", took_over, *_facts(handover)])
+
+
+def fix(command: str, ending: str, output: str) -> str:
+    """Return the prompt that sends a failed check back.
+
+    Args:
+        command: The check's shell line.
+        ending: How it ended, as `exit code 1`.
+        output: The end of what it printed.
+    """
+    return (
+        f"A check of this ticket failed: `{command}` ({ending}). The end of its output:\n\n"
+        f"{_fenced(output.strip() or '(it printed nothing)')}\n\n"
+        "Mend the cause, not the check. It is run again when you are done."
+    )
+
+
+def rules(spec: Spec, *, branch: str, verify: Sequence[str], instructions: str | None) -> str:
+    """Return what is appended to the system prompt; the CLI records it at a session's first request."""
+    parts = [
+        (
+            f"You work unattended on ticket `{spec.id}`, in a git worktree of your own on the branch `{branch}`. "
+            "Nobody reads along and nobody can approve anything. Stay in the current directory and on this branch. "
+            "Commit in steps with clear messages; do not push: what you commit or leave in the worktree is "
+            "checked and delivered for you. Do not leave processes running in the background."
+        ),
+        (
+            "If you are interrupted you go on later in this conversation; make each step safe to repeat, and look at "
+            "the state of things before you repeat a command whose outcome you did not see."
+        ),
+    ]
+    if verify:
+        parts.append("When you are done these are run, and must pass:\n" + "\n".join(f"- `{line}`" for line in verify))
+    if spec.expects is Expects.NOTHING:
+        parts.append("The ticket may leave the repository unchanged.")
+    parts.append("End with a short account of what you did, for the person who reviews it.")
+    if instructions is not None:
+        parts.append("The repository's own instructions:\n\n" + instructions[:INSTRUCTIONS_LIMIT])
+    return "\n\n".join(parts)
+
+
+def _facts(handover: Handover) -> list[str]:
+    parts = []
+    if handover.cut_off:
+        parts.append(
+            "These were started and cut off, so their outcome is unknown. Check before you run them again:\n"
+            + _bullets(handover.cut_off)
+        )
+    if handover.failed_check is not None:
+        parts.append(f"The check `{handover.failed_check}` failed after your earlier work and has to pass.")
+    if handover.commits:
+        parts.append("Commits on the branch so far:\n" + _bullets(handover.commits))
+    if handover.uncommitted:
+        parts.append("Changed and not committed:\n" + _bullets(handover.uncommitted))
+    if not handover.commits and not handover.uncommitted:
+        parts.append("Git shows no change in the worktree yet.")
+    if handover.effects:
+        parts.append(
+            "Effects outside so far; asking for one again returns its first outcome:\n" + _bullets(handover.effects)
+        )
+    if handover.left_microusd is not None:
+        parts.append(f"About ${handover.left_microusd / 1e6:.2f} may still be spent on this ticket.")
+    return parts
+
+
+def _bullets(lines: Sequence[str]) -> str:
+    shown = [f"- {line}" for line in lines[:_LISTED]]
+    if len(lines) > _LISTED:
+        shown.append(f"- and {len(lines) - _LISTED} more")
+    return "\n".join(shown)
+
+
+def _fenced(text: str) -> str:
+    fence = "```"
+    while fence in text:
+        fence += "`"
+    return f"{fence}\n{text}\n{fence}"
