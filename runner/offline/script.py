@@ -1,0 +1,146 @@
+"""What the scripted model will say: frozen values that a JSON file can hold.
+
+A script is scenes; a scene is the turns of the conversations whose user text contains its `match`.
+A turn is a reply or a failure. A whole reply is said once and is then found in the conversation
+itself; a failure and a broken reply leave no trace there, so they say how often they happen.
+
+Knows no request and no bytes.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from pydantic import ConfigDict, JsonValue, TypeAdapter
+
+_STRICT = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """What the model says in words."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """A tool call: Bash, Read, Write, Edit, mcp__<server>__<tool>."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+    name: str
+    input: dict[str, JsonValue]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """One answer of the model; with a tool call it stops for the tool, else it ends the turn.
+
+    Args:
+        delay_s: Seconds before the first byte.
+        pace_s: Seconds between the pieces of the stream.
+        hang: Say the beginning, then nothing until the client leaves.
+        cut: Say the beginning, then drop the connection.
+        garbage: Say the beginning, then a frame that is not JSON.
+        times: How often a hung, cut or garbled reply is served to a conversation before the next
+            turn (None: always). A whole reply ignores it.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+    content: tuple[Text | ToolUse, ...]
+    input_tokens: int = 1000
+    output_tokens: int = 500
+    delay_s: float = 0.0
+    hang: bool = False
+    cut: bool = False
+    garbage: bool = False
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+    pace_s: float = 0.0
+    times: int | None = 1
+
+    def __post_init__(self) -> None:
+        if not self.content:
+            raise ValueError("a reply needs content: without it no conversation shows that it was said")
+        if self.hang + self.cut + self.garbage > 1:
+            raise ValueError("a reply is hung, cut or garbled, not two of them")
+
+    @property
+    def broken(self) -> bool:
+        """Whether this reply never reaches its end."""
+        return self.hang or self.cut or self.garbage
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The texts among the content, in order."""
+        return tuple(block.text for block in self.content if isinstance(block, Text))
+
+    @property
+    def calls(self) -> tuple[ToolUse, ...]:
+        """The tool calls among the content, in order."""
+        return tuple(block for block in self.content if isinstance(block, ToolUse))
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An HTTP error instead of a reply, `times` times to a conversation (None: always)."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+    status: int
+    kind: str = "overloaded_error"
+    times: int | None = 1
+    headers: dict[str, str] = field(default_factory=dict)
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """The turns of every conversation whose user text contains `match`; "" is in all of them."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+    match: str
+    turns: tuple[Reply | Failure, ...]
+
+    def call_ids(self, turn: int) -> tuple[str, ...]:
+        """Return the tool_use ids of reply number `turn`, from 0.
+
+        The same in every process, and other ones as soon as the scene's match, the turn's number or
+        its content is another: a script that is switched during a conversation goes on where its
+        turns are those that were said.
+        """
+        reply = self.turns[turn]
+        if isinstance(reply, Failure):
+            return ()
+        said = [[call.name, call.input] for call in reply.calls]
+        digest = hashlib.sha256(json.dumps([self.match, turn, reply.texts, said], sort_keys=True).encode()).hexdigest()
+        return tuple(f"toolu_{turn}_{i}_{digest[:16]}" for i in range(len(said)))
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """Scenes; the first one that matches a conversation is played."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+    scenes: tuple[Scene, ...]
+
+    def scene_for(self, user_text: str) -> Scene | None:
+        """Return the first scene whose match is in `user_text`."""
+        return next((scene for scene in self.scenes if scene.match in user_text), None)
+
+    def to_json(self) -> str:
+        """Return the script as JSON that `from_json` reads back to an equal value."""
+        return _SCRIPT.dump_json(self, indent=2).decode()
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> "Script":
+        """Return the script that `text` holds.
+
+        Raises:
+            ValueError: `text` is not JSON, or not a script; unknown keys are refused.
+        """
+        return _SCRIPT.validate_json(text)
+
+
+_SCRIPT = TypeAdapter(Script)
