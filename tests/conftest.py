@@ -6,6 +6,8 @@ port of this machine, and nothing but loopback can be reached. All of it is in t
 environment before the first test is imported, so that processes inherit it.
 """
 
+import atexit
+import errno
 import os
 import shutil
 import signal
@@ -24,6 +26,7 @@ _CREDENTIALS_AND_PLACES = (
 )  # fmt: skip
 _PROXIES = ("all_proxy", "http_proxy", "https_proxy", "no_proxy")
 _LOOPBACK = ("127.", "::1", "localhost")
+_refused: list[str] = []
 _DYING_S = 5.0  # a terminated CLI takes this long to write its transcript and go
 
 
@@ -49,36 +52,41 @@ def _poison(home: Path) -> None:
 
 
 def _refuse_the_network(event: str, args: tuple[object, ...]) -> None:
-    """Fail the test that looks up, connects to, or serves on, anything but loopback.
+    """Refuse to look up, connect to, send to or serve on anything but loopback, and remember it.
 
-    An audit hook sees the calls of every library; `pytest.fail` is no `Exception`, so none swallows it.
+    An audit hook sees the calls of every library of this process.
     """
     match event, args:
-        case "socket.getaddrinfo", (str(host), *_):
+        case (("socket.getaddrinfo" | "socket.gethostbyname"), (str(host), *_)):
             pass
-        case (("socket.connect" | "socket.bind" | "socket.sendto"), (_, (str(host), *_))):
+        case (("socket.bind" | "socket.connect" | "socket.sendmsg" | "socket.sendto"), (_, (str(host), *_))):
             pass
         case _:
             return
     if not host.startswith(_LOOPBACK):
-        pytest.fail(f"{event} {host!r}: a test reaches only loopback")
+        _refused.append(f"{event} {host!r}")
+        raise PermissionError(errno.EACCES, "a test reaches only loopback", host)
 
 
-if "PYTEST_XDIST_WORKER" not in os.environ:
-    _poison(Path(tempfile.mkdtemp(prefix="ticket-runner-home-")))
 sys.addaudithook(_refuse_the_network)
-
-
-def pytest_unconfigure() -> None:
-    """Remove the empty home, in the process that made it."""
-    if "PYTEST_XDIST_WORKER" not in os.environ:
-        shutil.rmtree(os.environ["HOME"])
+if "PYTEST_XDIST_WORKER" not in os.environ:  # they inherit it
+    _home = Path(tempfile.mkdtemp(prefix="ticket-runner-home-"))
+    atexit.register(shutil.rmtree, _home)
+    _poison(_home)
 
 
 @pytest.fixture
 def anyio_backend() -> str:
     """Return the event loop that the daemon runs on."""
     return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def _no_network_was_tried() -> Iterator[None]:
+    """Fail a test that tried to reach the network, also when the error was handled."""
+    _refused.clear()
+    yield
+    assert not _refused, f"reached for the network: {_refused}"
 
 
 @pytest.fixture(scope="session", autouse=True)
