@@ -1,0 +1,254 @@
+"""The children that we start: what becomes the Claude CLI, and shell lines of the configuration.
+
+Each starts through launcher.py. The one invariant: a child gets the environment that
+it was given and nothing else of ours, carries its claim's cookie, and does not outlive us.
+
+Knows launcher.py and processes.py; does not know Claude's SDK (which starts the CLI by
+the path and the variable made here), the store or git.
+"""
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+
+import anyio
+
+from runner.processes import CLI, COMMAND, Cookie, end_command, identity
+
+LAUNCH = "TICKET_RUNNER_LAUNCH"
+LAUNCHER = Path(__file__).with_name("launcher.py")
+
+SDK_SETS = (
+    "CLAUDE_AGENT_SDK_DERIVED_CLIENT_APP",
+    "CLAUDE_AGENT_SDK_VERSION",
+    "CLAUDE_CODE_ENTRYPOINT",
+    "CLAUDE_CODE_SDK_READS_SESSION_STATE",
+    "PWD",
+)
+"""What the SDK itself tells its CLI (claude-agent-sdk 0.2.189, `subprocess_cli.py`, `connect`)."""
+
+ALLOWED = frozenset(
+    {
+        *("PATH", "SHELL", "TERM", "USER", "LOGNAME"),  # programs break without them
+        *("LANG", "LANGUAGE", "TZ", "TZDIR"),  # and LC_*: names of files, dates of commits
+        *("SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
+        *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY"),  # behind one, nothing is reached without it
+        *("http_proxy", "https_proxy", "no_proxy", "all_proxy"),
+    }
+)
+"""What children may inherit. Not: the session's bus, the ssh agent, XDG_*, what is systemd's, git's or Claude's."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandEnd:
+    """How a shell line ended. `output` is the tail of stdout and stderr together."""
+
+    exit_code: int | None
+    signal: int | None
+    timed_out: bool
+    output: str
+    duration_s: float
+
+
+def write_launcher(directory: Path) -> Path:
+    """Write the executable that the SDK is to take for the CLI (`cli_path`); it hands over to launcher.py."""
+    text = f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -I -S {shlex.quote(str(LAUNCHER))} "$@"\n'
+    path = directory.absolute() / "launch-cli"
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".launch-cli.", delete=False) as file:
+        file.write(text)
+    Path(file.name).chmod(0o700)
+    return Path(file.name).replace(path)
+
+
+def launch_variable(
+    cli: Path,
+    *,
+    cookie: Cookie,
+    environment: Mapping[str, str],
+    inherit: Sequence[str] = SDK_SETS,
+    cgroup: Path | None = None,
+) -> dict[str, str]:
+    """Return what goes into `ClaudeAgentOptions.env`, so that the launcher becomes `cli` with `environment`.
+
+    The CLI gets `environment`, the cookie and the variables named in `inherit`; of the rest of the daemon's
+    environment, and of this variable, nothing. It is ended by TERM when the calling thread ends. Without `cgroup`
+    it stays in ours.
+
+    Raises:
+        RuntimeError: Not in the main thread.
+    """
+    return _launch(str(cli.absolute()), signal.SIGTERM, cookie, {**environment, **cookie.environment()}, inherit, cgroup)
+
+
+def base_environment(
+    extra: Mapping[str, str], *, home_dir: Path, tmp_dir: Path, inherited: Mapping[str, str] = os.environ
+) -> dict[str, str]:
+    """Return what a child may have of our environment (`ALLOWED`, LC_*), its HOME and TMPDIR, and `extra`."""
+    kept = {name: value for name, value in inherited.items() if name in ALLOWED or name.startswith("LC_")}
+    return {**kept, "HOME": str(home_dir), "TMPDIR": str(tmp_dir), **extra}
+
+
+async def run_command(
+    line: str,
+    *,
+    cwd: Path,
+    environment: Mapping[str, str],
+    cookie: Cookie,
+    timeout_s: float,
+    output_limit: int = 16 * 1024,
+    stdin: bytes = b"",
+) -> CommandEnd:
+    """Run a line of shell in `environment` and the cookie alone, and leave nothing of it alive.
+
+    It ends when the shell does: what the shell left behind is ended then, as is everything at the time limit, at
+    a cancellation, or (the shell) at our death.
+
+    Args:
+        line: For `/bin/sh -c`. Others can read it, so it must hold no secret.
+        cwd: Where it runs.
+        environment: Complete, as of `base_environment`.
+        cookie: Of the claim that it is run for.
+        timeout_s: When all of it is killed.
+        output_limit: How many bytes of the end of the output to keep.
+        stdin: What it can read.
+
+    Raises:
+        OSError: It cannot be started, as when `cwd` does not exist.
+        ProcessesRemain: Some of it does not end.
+        RuntimeError: Not in the main thread.
+    """
+    began = time.monotonic()
+    tail = _Tail(output_limit)
+    marked = {**environment, **cookie.environment()}
+    launch = _launch("/bin/sh", signal.SIGKILL, cookie, marked, (), None, new_session=True, pid_variable=COMMAND)
+    with _pipe() as (reading, sink), _readable(stdin) as source:
+        process = await anyio.open_process(
+            [sys.executable, "-I", "-S", str(LAUNCHER), "-c", line],
+            stdin=source,
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+            cwd=cwd,
+            env={**os.environ, **launch},
+        )
+        sink.close()
+        start = identity(process.pid)
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(tail.follow, reading)
+                with anyio.move_on_after(timeout_s) as limit:
+                    await process.wait()
+                tasks.cancel_scope.cancel()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await end_command(process.pid, start, cookie)
+                returncode = await process.wait()
+        tail.drain(reading)
+    return CommandEnd(
+        exit_code=returncode if returncode >= 0 else None,
+        signal=-returncode if returncode < 0 else None,
+        timed_out=limit.cancelled_caught,
+        output=tail.text(),
+        duration_s=time.monotonic() - began,
+    )
+
+
+def _launch(
+    program: str,
+    death_signal: signal.Signals,
+    cookie: Cookie,
+    environment: Mapping[str, str],
+    inherit: Sequence[str],
+    cgroup: Path | None,
+    *,
+    new_session: bool = False,
+    pid_variable: str = CLI,
+) -> dict[str, str]:
+    # The death signal comes when the *thread* that started the child ends, not the process.
+    if threading.current_thread() is not threading.main_thread():
+        raise RuntimeError("children are started from the main thread only: they are ended when their thread ends")
+    launch = {
+        "program": program,
+        "parent": os.getpid(),
+        "death_signal": death_signal,
+        "new_session": new_session,
+        "pid_variable": pid_variable,
+        "environment": dict(environment),
+        "inherit": list(inherit),
+        "cgroup": str(cgroup) if cgroup is not None else None,
+    }
+    return {LAUNCH: json.dumps(launch), **cookie.environment()}
+
+
+@contextmanager
+def _pipe() -> Iterator[tuple[int, FileIO]]:
+    """Open a pipe: the end to read from, which does not block, and the end to write into.
+
+    Our own, not asyncio's, whose `wait` waits also for the end of each pipe, which a process left behind keeps open.
+    """
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    try:
+        with FileIO(writing, "w") as sink:
+            yield reading, sink
+    finally:
+        os.close(reading)
+
+
+@contextmanager
+def _readable(content: bytes) -> Iterator[int]:
+    """Open a file in memory that holds `content`: unlike a pipe it never waits for a reader."""
+    with os.fdopen(os.memfd_create("stdin"), "w+b") as file:
+        file.write(content)
+        file.seek(0)
+        yield file.fileno()
+
+
+class _Tail:
+    """The last `limit` bytes of what was read."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._bytes = bytearray()
+        self._cut = False
+
+    async def follow(self, reading: int) -> None:
+        """Read until the last writer is gone."""
+        while True:
+            await anyio.wait_readable(reading)
+            with suppress(BlockingIOError):
+                if not self._read(reading):
+                    return
+
+    def drain(self, reading: int, *, at_most: int = 1024 * 1024) -> None:
+        """Read what is there, but not for ever: a writer that we could not find may go on."""
+        with suppress(BlockingIOError):
+            while at_most > 0 and (count := self._read(reading)):
+                at_most -= count
+
+    def text(self) -> str:
+        """Return it as text; bytes that are no UTF-8 are replaced."""
+        kept = bytes(self._bytes)
+        if self._cut:  # do not start in the middle of a character
+            kept = re.sub(rb"\A[\x80-\xbf]{1,3}", b"", kept)
+        return kept.decode(errors="replace")
+
+    def _read(self, reading: int) -> int:
+        chunk = os.read(reading, 64 * 1024)
+        self._bytes += chunk
+        excess = len(self._bytes) - self._limit
+        if excess > 0:
+            del self._bytes[:excess]
+            self._cut = True
+        return len(chunk)
