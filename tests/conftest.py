@@ -93,7 +93,8 @@ def _no_network_was_tried() -> Iterator[None]:
 def _no_process_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Fail at the end if a process lives whose cookie names a place of these tests, and end it."""
     yield
-    place, deadline = os.fsencode(tmp_path_factory.getbasetemp()), monotonic() + _DYING_S
+    place = os.fsencode(tmp_path_factory.getbasetemp()) + b"/"  # pytest-1/ is not pytest-12/
+    deadline = monotonic() + _DYING_S
     while (left := _processes_of(place)) and monotonic() < deadline:
         Event().wait(0.05)
     for pid in left:
