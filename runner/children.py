@@ -89,7 +89,7 @@ def launch_variable(
     Raises:
         RuntimeError: Not in the main thread.
     """
-    return _launch(str(cli.absolute()), signal.SIGTERM, cookie, {**environment, **cookie.environment()}, inherit, cgroup)
+    return _launch(str(cli.absolute()), signal.SIGTERM, cookie, environment, inherit, cgroup)
 
 
 def base_environment(
@@ -131,8 +131,7 @@ async def run_command(
     """
     began = time.monotonic()
     tail = _Tail(output_limit)
-    marked = {**environment, **cookie.environment()}
-    launch = _launch("/bin/sh", signal.SIGKILL, cookie, marked, (), None, new_session=True, pid_variable=COMMAND)
+    launch = _launch("/bin/sh", signal.SIGKILL, cookie, environment, (), None, new_session=True, pid_variable=COMMAND)
     with _pipe() as (reading, sink), _readable(stdin) as source:
         process = await anyio.open_process(
             [sys.executable, "-I", "-S", str(LAUNCHER), "-c", line],
@@ -184,7 +183,7 @@ def _launch(
         "death_signal": death_signal,
         "new_session": new_session,
         "pid_variable": pid_variable,
-        "environment": dict(environment),
+        "environment": {**environment, **cookie.environment()},
         "inherit": list(inherit),
         "cgroup": str(cgroup) if cgroup is not None else None,
     }

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import anyio
@@ -129,6 +130,14 @@ def left_by_dead_daemon(start: Start, home: str, note: int, *, last_term: int) -
     return pid
 
 
+async def end_of(pid: int) -> None:
+    """Wait until a process, which may be gone already, has ended."""
+    with suppress(ProcessLookupError), anyio.fail_after(10), ExitStack() as stack:
+        pidfd = os.pidfd_open(pid)
+        stack.callback(os.close, pidfd)
+        await anyio.wait_readable(pidfd)
+
+
 def test_find_by_home_ticket_and_kind(start: Start, home: str) -> None:
     """A process is found by its own home, ticket and kind, and by no other."""
     cookie = Cookie(home, "T-1", 7, "effect")
@@ -228,10 +237,8 @@ async def test_reap_kills_a_deaf_cli(start: Start, home: str) -> None:
 
 async def test_the_death_of_the_daemon_ends_the_cli(start: Start, home: str, note: int) -> None:
     """A CLI whose daemon is killed by SIGKILL gets TERM and ends, with nobody there to send it."""
-    left_by_dead_daemon(start, home, note, last_term=1)
-    with anyio.fail_after(10):
-        while find(home):
-            await anyio.sleep(0.01)
+    await end_of(left_by_dead_daemon(start, home, note, last_term=1))
+    assert find(home) == []
 
 
 async def test_an_orphaned_cli_is_left_to_end(start: Start, home: str, note: int) -> None:
