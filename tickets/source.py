@@ -1,7 +1,9 @@
 """Where tickets come from and where what became of them is shown.
 
 A source never decides: it hands over what it found and mirrors what it is told.
-Its calls do file or network I/O and may block; the caller keeps them off its loop.
+Its calls do file or network I/O and may block; the caller keeps them off its loop,
+and calls `take` from one thread at a time. A source that cannot be reached raises
+`OSError`: nothing is known then, and the caller tries again later.
 """
 
 from collections.abc import Callable
@@ -9,6 +11,19 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tickets.ticket import Spec, State
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A ticket that was taken in before."""
+
+    spec: Spec
+    """Exactly as it was taken in."""
+    state: State
+
+
+Lookup = Callable[[str], Known | None]
+"""The known ticket with the same canonical id as the argument, or None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +35,10 @@ class Refused:
     problem: str
     """What is wrong and what to do, for a person."""
     fingerprint: str
-    """Changes when the thing changes, so that it is told once and taken again then."""
+    """Changes when the thing or its problem changes, so that it is told once."""
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.problem}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +51,17 @@ class Intake:
     """Something is still being written: look again after so many seconds."""
 
 
-Known = Callable[[str], str | None]
-"""The known ticket with the same canonical id as the argument, or None."""
-
-
 class Source(Protocol):
     """A place that tickets come from."""
 
     name: str
 
-    def take(self, known: Known) -> Intake:
-        """Return what is new; leave everything where it is."""
+    def take(self, known: Lookup) -> Intake:
+        """Return what is new; leave everything where it is.
+
+        A ticket is found again until `known` has it. Mirror what is pending before
+        the first look, or a finished ticket may be told to have been put in again.
+        """
 
     def mirror(self, ticket_id: str, state: State) -> None:
         """Make the source show `state`; doing it twice is harmless."""

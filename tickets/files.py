@@ -1,0 +1,106 @@
+"""Read and move files that other people also write, so that nothing is lost or half seen.
+
+What is read is exactly the file that was looked at; what is written or moved appears
+whole, never in place of another file, and is still there after a power cut.
+
+Knows files only.
+"""
+
+import ctypes
+import errno
+import os
+from pathlib import Path
+from secrets import token_hex
+
+_AT_FDCWD = -100  # linux/fcntl.h
+_RENAME_NOREPLACE = 1  # linux/fs.h
+
+Signature = tuple[int, int, int, int]
+"""Size, times of change and inode: any write, and any rename, makes another one."""
+
+
+class Changed(Exception):
+    """The file is not what it was when it was looked at."""
+
+
+def signature_of(status: os.stat_result) -> Signature:
+    """Return what tells a file's contents from any earlier ones."""
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
+
+
+def read(path: Path, signature: Signature, size: int) -> bytes:
+    """Return at most `size` bytes and one more of the file that has `signature`.
+
+    Neither follows a link nor waits for a pipe.
+
+    Raises:
+        Changed: It is gone, or does not have `signature` before and after.
+        OSError: It cannot be read.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError as error:
+        raise Changed from error
+    with os.fdopen(descriptor, "rb") as file:
+        before = signature_of(os.fstat(descriptor))
+        data = file.read(size + 1) if before == signature else b""
+        if before != signature or signature_of(os.fstat(descriptor)) != signature:
+            raise Changed
+    return data
+
+
+def write_new(path: Path, data: bytes) -> None:
+    """Make the file `path`, whole at once.
+
+    Its mode is what the umask allows, so that a daemon of another user may read it.
+
+    Raises:
+        FileExistsError: There is one, and it stays.
+    """
+    temporary = path.parent / f".{token_hex(8)}.tmp"
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(descriptor)
+        move(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def move(source: Path, target: Path) -> None:
+    """Rename, never over another file.
+
+    Not `link` and `unlink`: Linux refuses a hard link to another user's file (fs.protected_hardlinks).
+
+    Raises:
+        FileExistsError: `target` exists; both stay.
+    """
+    rename = ctypes.CDLL(None, use_errno=True).renameat2
+    if rename(_AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target), _RENAME_NOREPLACE) != 0:
+        number = ctypes.get_errno()
+        if number != errno.EINVAL:
+            raise OSError(number, os.strerror(number), str(source), None, str(target))
+        if os.path.lexists(target):  # a file system without that flag: look, then rename
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
+        source.rename(target)
+    sync(target.parent)
+    if source.parent != target.parent:
+        sync(source.parent)
+
+
+def make_directory(path: Path) -> None:
+    """Make the directory `path` unless it is there; its parent has to be."""
+    if not path.is_dir():
+        path.mkdir(exist_ok=True)
+        sync(path.parent)
+
+
+def sync(directory: Path) -> None:
+    """Make what was renamed or made in `directory` last."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,269 @@
+"""Read a ticket out of the bytes of a Markdown file with front matter.
+
+The front matter is a flat YAML mapping: text, or a list of text, per key. It is read
+from the parser's events, so that nothing is built that could nest or multiply, and
+each value is converted by its key's rule alone (`title: yes` is the title "yes", money
+is decimal). The text is what follows the front matter, unchanged to the last byte:
+line ends and spaces stay as they are; only a byte order mark at the start is dropped.
+
+Bytes in, `Spec` out: does not know files, folders or which tickets there are.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal, InvalidOperation
+from difflib import get_close_matches
+from typing import Protocol
+
+import yaml
+
+from tickets.ticket import Expects, Spec
+
+MAX_BYTES = 256 * 1024
+"""Of a ticket's file. The text is sent to the model whole: this is about 60,000 tokens."""
+
+KEYS = ("title", "priority", "budget_usd", "base", "model", "tools", "verify", "expects", "not_before")
+
+_MAX_LINE = 200
+_MAX_ITEMS = 100
+_MAX_PRIORITY = 1_000_000
+_MAX_USD = 1_000_000
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_OPENING = re.compile(r"---[ \t]*(?:\r?\n|\Z)")
+_FRONT_MATTER = re.compile(r"---[ \t]*\r?\n(.*?)^---[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
+
+
+class NotATicket(Exception):
+    """Bytes that cannot become a ticket until a person changes them."""
+
+    def __init__(self, where: str, problem: str) -> None:
+        super().__init__(where, problem)
+        self.where, self.problem = where, problem
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.problem}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    line: int
+    """In the file, from 1."""
+    key: str
+    value: str | tuple[str, ...]
+
+
+class _HasLine(Protocol):
+    """Either of PyYAML's two classes of marks."""
+
+    line: int
+
+
+class _NotFlat(Exception):
+    """YAML, and more of it than we take."""
+
+    def __init__(self, event: yaml.Event, problem: str) -> None:
+        super().__init__(problem)
+        self.line = _line_of(event.start_mark)
+
+
+def parse(where: str, ticket_id: str, data: bytes) -> Spec:
+    """Return the ticket that `data` is.
+
+    Args:
+        where: The file's name, for messages.
+        ticket_id: Taken as it is: from the file's name, never from its content.
+        data: The whole file.
+
+    Raises:
+        NotATicket: With `where` and, if there is one, the line: `fix.md:3`.
+    """
+    text = _decode(where, data)
+    front = _FRONT_MATTER.match(text)
+    if front is None and _OPENING.match(text):
+        raise NotATicket(f"{where}:1", "the front matter that begins here has no closing line `---`")
+    spec = Spec(ticket_id, text if front is None else text[front.end() :])
+    for entry in () if front is None else _entries(where, front[1]):
+        try:
+            spec = _with(spec, entry.key, entry.value)
+        except ValueError as error:
+            raise NotATicket(f"{where}:{entry.line}", f"{entry.key}: {error}") from error
+    if not spec.text.strip():
+        raise NotATicket(where, "there is no text: write what is to be done below the front matter")
+    return spec
+
+
+def _decode(where: str, data: bytes) -> str:
+    if len(data) > MAX_BYTES:
+        raise NotATicket(where, too_large(len(data)))
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        problem = f"not UTF-8: byte {error.start} is 0x{data[error.start]:02x}; save the file as UTF-8"
+        raise NotATicket(f"{where}:{line}", problem) from error
+    if "\0" in text:  # no PostgreSQL text holds one
+        line = text.count("\n", 0, text.index("\0")) + 1
+        raise NotATicket(f"{where}:{line}", "a NUL character: remove it")
+    return text.removeprefix("\ufeff")
+
+
+def too_large(size: int) -> str:
+    """Return what to say of a file of `size` bytes."""
+    return f"{size:,} bytes, and a ticket has at most {MAX_BYTES:,}: put the rest into the repository and name it"
+
+
+def _entries(where: str, front: str) -> Iterator[_Entry]:
+    """Yield the entries of a front matter whose first line is the file's second."""
+    seen: dict[str, int] = {}
+    try:
+        for line, key, value in _pairs(front):
+            if key not in KEYS:
+                close = get_close_matches(key, KEYS, 1)
+                hint = f"did you mean `{close[0]}`?" if close else f"there are {', '.join(KEYS)}"
+                raise NotATicket(f"{where}:{line}", f"unknown key `{shown(key)}`: {hint}")
+            if key in seen:
+                raise NotATicket(f"{where}:{line}", f"`{key}` is given twice, first in line {seen[key]}")
+            seen[key] = line
+            yield _Entry(line, key, value)
+    except _NotFlat as error:
+        raise NotATicket(f"{where}:{error.line}", str(error)) from error
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        problem = ": ".join(part for part in (error.context, error.problem) if part)
+        raise NotATicket(f"{where}:{_line_of(mark)}", f"the front matter is not YAML: {problem}") from error
+    except yaml.reader.ReaderError as error:
+        line = front.count("\n", 0, error.position) + 2
+        raise NotATicket(f"{where}:{line}", "a character that YAML does not allow") from error
+    except (ValueError, OverflowError) as error:  # PyYAML passes them on: "\U99999999", a version of 5,000 digits
+        raise NotATicket(f"{where}:1", "the front matter is not YAML") from error
+
+
+def _pairs(front: str) -> Iterator[tuple[int, str, str | tuple[str, ...]]]:
+    skipped = (yaml.StreamStartEvent, yaml.DocumentStartEvent, yaml.DocumentEndEvent, yaml.StreamEndEvent)
+    events = (event for event in yaml.parse(front, Loader=yaml.SafeLoader) if not isinstance(event, skipped))
+    first = next(events, None)
+    if first is None:
+        return
+    if not isinstance(first, yaml.MappingStartEvent):
+        raise _NotFlat(first, "lines of `key: value` are expected")
+    while not isinstance(key := next(events), yaml.MappingEndEvent):
+        line, name = _line_of(key.start_mark), _text(key)
+        value = next(events)
+        if isinstance(value, yaml.SequenceStartEvent):
+            items = []
+            while not isinstance(item := next(events), yaml.SequenceEndEvent):
+                items.append(_text(item))
+                if len(items) > _MAX_ITEMS:
+                    raise _NotFlat(item, f"a list has at most {_MAX_ITEMS} items")
+            yield line, name, tuple(items)
+        else:
+            yield line, name, _text(value)
+    if (more := next(events, None)) is not None:
+        raise _NotFlat(more, "nothing may follow the keys")
+
+
+def _text(event: yaml.Event) -> str:
+    if not isinstance(event, yaml.ScalarEvent) or event.anchor is not None or event.tag is not None:
+        raise _NotFlat(event, "a value is text or a list of text: nothing nested, no anchor, alias or tag")
+    if event.style is None and event.value in {"", "~", "null"}:
+        raise _NotFlat(event, "a value is missing: give one or leave the key out")
+    return event.value
+
+
+def _line_of(mark: _HasLine | None) -> int:
+    return mark.line + 2 if mark is not None else 1
+
+
+def _with(spec: Spec, key: str, value: str | tuple[str, ...]) -> Spec:
+    """Return `spec` with what `key` says; a ValueError says what the key wants."""
+    match key:
+        case "title":
+            return replace(spec, title=_line(value))
+        case "priority":
+            return replace(spec, priority=_priority(_line(value)))
+        case "budget_usd":
+            return replace(spec, budget_microusd=_microusd(_line(value)))
+        case "base":
+            return replace(spec, base=_word(value))
+        case "model":
+            return replace(spec, model=_word(value))
+        case "tools":
+            return replace(spec, tools=_list(value, "tool names"))
+        case "verify":
+            return replace(spec, verify=_commands(value))
+        case "expects":
+            return replace(spec, expects=_expects(_line(value)))
+        case _:
+            return replace(spec, not_before_us=_instant_us(_line(value)))
+
+
+def _line(value: str | tuple[str, ...]) -> str:
+    if not isinstance(value, str):
+        raise ValueError("must be one value, not a list")  # noqa: TRY004  the caller adds the line to a ValueError
+    if not value.strip() or not value.isprintable() or len(value) > _MAX_LINE:
+        raise ValueError(f"must be one line of 1 to {_MAX_LINE} printable characters")
+    return value.strip()
+
+
+def _word(value: str | tuple[str, ...]) -> str:
+    word = _line(value)
+    if word.startswith("-") or " " in word:
+        raise ValueError("must be one word that does not start with `-`")
+    return word
+
+
+def _list(value: str | tuple[str, ...], what: str) -> tuple[str, ...]:
+    if isinstance(value, str):
+        raise ValueError(f"must be a list of {what}: [a, b]")  # noqa: TRY004  as in `_line`
+    return tuple(_word(item) for item in value)
+
+
+def _commands(value: str | tuple[str, ...]) -> tuple[str, ...]:
+    commands = (value,) if isinstance(value, str) else value
+    for command in commands:
+        if not command.strip() or not re.sub(r"[\n\t]", "", command).isprintable():
+            raise ValueError("must be a shell command or a list of them, without control characters")
+    return commands
+
+
+def _priority(text: str) -> int:
+    if not re.fullmatch(r"[+-]?[0-9]{1,7}", text) or abs(int(text)) > _MAX_PRIORITY:
+        raise ValueError(f"must be a whole number, at most {_MAX_PRIORITY:,}; higher goes first")
+    return int(text)
+
+
+def _microusd(text: str) -> int:
+    try:
+        dollars = Decimal(text)
+    except InvalidOperation as error:
+        raise ValueError("must be a number of dollars, as in 2.50") from error
+    if not dollars.is_finite() or not 0 < dollars <= _MAX_USD or round(dollars * 1_000_000) == 0:
+        raise ValueError(f"must be above 0 and at most {_MAX_USD:,} dollars")
+    return round(dollars * 1_000_000)
+
+
+def _expects(text: str) -> Expects:
+    if text not in set(Expects):
+        raise ValueError("must be `change`, or `nothing` for a ticket that leaves no commit")
+    return Expects(text)
+
+
+def _instant_us(text: str) -> int:
+    try:
+        day = date.fromisoformat(text)
+        moment = datetime.combine(day, time(tzinfo=UTC))
+    except ValueError:
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError as error:
+            raise ValueError("must be a date (midnight UTC) or a time, as in 2026-12-01T08:00+01:00") from error
+        if moment.tzinfo is None:
+            raise ValueError("must have a zone, as in 2026-12-01T08:00Z or 2026-12-01T08:00+01:00") from None
+    return max((moment - _EPOCH) // timedelta(microseconds=1), 0)
+
+
+def shown(text: str) -> str:
+    """Return `text` as it can be put on a line of a terminal."""
+    return text if text.isprintable() and len(text) <= _MAX_LINE else ascii(text[:_MAX_LINE])[1:-1]
