@@ -1,0 +1,12 @@
+"""Every transaction of the program, split by what it is about.
+
+One transaction saves a new state and the event that explains it. The functions of
+tickets.py, runs.py, log.py and queue.py each take a transaction first and are run by
+`Store.transact`, `Store.write` or `Store.read`, so that several of them can be one.
+"""
+
+from runner.store.connection import Rx, Store, Tx
+from runner.store.dialect import sqlite_url
+from runner.store.errors import LostTicket, StoreUnavailable, UnknownRow, UnknownTicket
+
+__all__ = ["LostTicket", "Rx", "Store", "StoreUnavailable", "Tx", "UnknownRow", "UnknownTicket", "sqlite_url"]

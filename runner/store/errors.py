@@ -1,0 +1,48 @@
+"""What a transaction refuses, and what the database itself may fail with."""
+
+from runner.errors import RunnerError
+
+
+class UnknownTicket(RunnerError):
+    """There is no ticket with this id."""
+
+    def __init__(self, ticket: str, close: tuple[str, ...] = ()) -> None:
+        super().__init__(ticket, close)
+        self.ticket, self.close = ticket, close
+
+    def __str__(self) -> str:
+        hint = f": did you mean {' or '.join(self.close)}?" if self.close else ""
+        return f"there is no ticket {self.ticket!r}{hint}"
+
+
+class UnknownRow(RunnerError):
+    """A run, session or epoch that should be there is not."""
+
+    def __init__(self, table: str, id_: str | int) -> None:
+        super().__init__(table, id_)
+        self.table, self.id = table, id_
+
+    def __str__(self) -> str:
+        return f"there is no {self.table} {self.id!r}"
+
+
+class LostTicket(RunnerError):
+    """A claim wrote after it had lost its ticket; its run stops at once."""
+
+    def __init__(self, ticket: str, token: int) -> None:
+        super().__init__(ticket, token)
+        self.ticket, self.token = ticket, token
+
+    def __str__(self) -> str:
+        return f"claim {self.token} of ticket {self.ticket} is over: another has taken its place"
+
+
+class StoreUnavailable(RunnerError):
+    """The database did not do what it was asked: unreachable, locked for too long, or its disk is full."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
+
+    def __str__(self) -> str:
+        return f"the database does not answer: {self.what}"

@@ -1,0 +1,86 @@
+"""The log: read in order, in bounded pieces, and asked what a claim has to know of it.
+
+`Tx.log` writes it. Does not know who reads.
+"""
+
+from dataclasses import dataclass
+
+from sqlalchemy import ColumnElement, RowMapping, func, select
+
+from runner.events import Event, Name
+from runner.store import schema
+from runner.store.connection import Rx
+from runner.store.text import to_payload
+
+_e = schema.event.c
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An event and its place among those of all tickets."""
+
+    id: int
+    """Rises in the order of commits, with gaps."""
+    event: Event
+
+
+def events(rx: Rx, *, ticket: str | None = None, since: int = 0, limit: int = 1000) -> list[Entry]:
+    """Return the first `limit` entries after the one with the id `since`, of one ticket or of all."""
+    query = select(schema.event).where(_e.id > since).order_by(_e.id).limit(limit)
+    if ticket is not None:
+        query = query.where(_e.ticket == ticket)
+    return [Entry(found["id"], _event(found)) for found in rx.connection.execute(query).mappings()]
+
+
+def last_id(rx: Rx) -> int:
+    """Return the id of the newest entry, 0 for an empty log: where to follow it from."""
+    return int(rx.connection.execute(select(func.coalesce(func.max(_e.id), 0))).scalar_one())
+
+
+def names_since(rx: Rx, ticket: str, start: Name) -> list[Name]:
+    """Return what followed a ticket's last event named `start`, oldest first; everything when there is none."""
+    query = select(_e.name).where(_e.ticket == ticket, _e.seq > _last_seq(ticket, start)).order_by(_e.seq)
+    return [Name(name) for name in rx.connection.execute(query).scalars()]
+
+
+def round_names(rx: Rx, ticket: str) -> list[Name]:
+    """Return what happened in a ticket's present round, oldest first."""
+    return names_since(rx, ticket, Name.TICKET_TAKEN)
+
+
+def open_tools(rx: Rx, ticket: str) -> list[Event]:
+    """Return the starts of the tools that were begun since the agent last finished and never ended."""
+    query = (
+        select(schema.event)
+        .where(
+            _e.ticket == ticket,
+            _e.seq > _last_seq(ticket, Name.AGENT_FINISHED),
+            _e.name.in_([Name.TOOL_STARTED, Name.TOOL_ENDED]),
+        )
+        .order_by(_e.seq)
+    )
+    started: dict[object, Event] = {}
+    for event in map(_event, rx.connection.execute(query).mappings()):
+        tool = event.payload.get("tool_use_id")
+        if event.name is Name.TOOL_STARTED:
+            started[tool] = event
+        else:
+            started.pop(tool, None)
+    return list(started.values())
+
+
+def _last_seq(ticket: str, name: Name) -> ColumnElement[int]:
+    last = select(func.max(_e.seq)).where(_e.ticket == ticket, _e.name == name)
+    return func.coalesce(last.scalar_subquery(), 0)
+
+
+def _event(found: RowMapping) -> Event:
+    return Event(
+        name=Name(found["name"]),
+        ticket=found["ticket"],
+        seq=found["seq"],
+        at_us=found["at_us"],
+        run=found["run"],
+        payload=to_payload(found["payload"]),
+        version=found["version"],
+    )
