@@ -1,0 +1,206 @@
+"""One CLI process, from its start to the end of its stream.
+
+The one invariant: `converse` returns or raises only after `end_processes` was awaited,
+so that no CLI outlives it, whether the CLI, a clock, a request or a cancellation ended
+the run. It is never ended by closing or cancelling the SDK: the CLI writes transcript
+and cost when it gets TERM, which is what `end_processes` begins with.
+
+Knows sdk.py for what is said. Does not know what an ending leads to.
+"""
+
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from runner.agent import sdk
+from runner.agent.words import Clocks, Heard, Message, Options, ToolEnded, ToolStarted, cli_environment
+from runner.outcome import Ending, StoppedBy
+
+_GLANCE_S = 0.5  # between two looks at the clocks
+_DRAIN_S = 10.0  # for the rest of the stream, once there is no process left to write it
+_HEARD_S = 1.0
+_STDERR_LINES, _LINE_CHARS, _DETAIL_CHARS = 30, 500, 4000
+
+
+class Stop:
+    """Asks for the end of a run; whoever asks first gives the reason. Not for other threads."""
+
+    def __init__(self) -> None:
+        self.event = anyio.Event()
+        self.reason: StoppedBy | None = None
+
+    def set(self, reason: StoppedBy) -> None:
+        """Ask."""
+        self.reason = self.reason or reason
+        self.event.set()
+
+
+async def converse(
+    options: Options,
+    prompt: str,
+    *,
+    clocks: Clocks,
+    stop: Stop,
+    end_processes: Callable[[], Awaitable[None]],
+    before_tool: Callable[[ToolStarted], Awaitable[None]],
+    on_message: Callable[[Message], Awaitable[None]],
+) -> Ending:
+    """Run the CLI once, to its end, and say how it ended.
+
+    Whatever the SDK raises is in the `Ending`. A good result outranks a stop that came
+    with it: the run had ended by itself.
+
+    Args:
+        options: The run's.
+        prompt: Reaches the model as written: no command and no `@file` in it is obeyed.
+        clocks: When to stop by ourselves.
+        stop: Set by others to stop.
+        end_processes: Ends every process of the run: TERM, grace, KILL, until none is left. Awaited at every end,
+            also when nothing is left to end.
+        before_tool: Awaited before a tool runs; when it raises, the tool does not run and the model is told that it
+            failed.
+        on_message: Awaited for each message, in order; what it raises ends the processes and is raised.
+    """
+    run = _Run(options, clocks, stop, end_processes, before_tool, on_message)
+    try:
+        async with anyio.create_task_group() as group:
+            group.start_soon(run.drain, prompt)
+            group.start_soon(run.watch)
+    finally:
+        with anyio.CancelScope(shield=True):
+            await end_processes()
+    if run.error is not None:
+        raise run.error
+    return run.ending()
+
+
+@dataclass
+class _Run:
+    options: Options
+    clocks: Clocks
+    stop: Stop
+    end_processes: Callable[[], Awaitable[None]]
+    before_tool: Callable[[ToolStarted], Awaitable[None]]
+    on_message: Callable[[Message], Awaitable[None]]
+    error: Exception | None = None
+    """What `on_message` raised."""
+    heard: bool = False
+    tools: set[str] = field(default_factory=set)
+    """Ids of the calls that run now."""
+    stderr: deque[str] = field(default_factory=lambda: deque(maxlen=_STDERR_LINES))
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        self.end = Ending(resumed=self.options.resume)
+        self.began = self.heard_at = self.told_at = anyio.current_time()
+        self.draining = anyio.CancelScope(shield=True)
+        self.watching = anyio.CancelScope()
+        self.drained = anyio.Event()
+
+    async def drain(self, prompt: str) -> None:
+        """Take every frame to the end of the stream, which is where the CLI's own end shows."""
+        try:
+            await checkpoint()  # a run that is cancelled already starts nothing
+            with self.draining:
+                await self.take_all(prompt)
+        except Exception as error:  # noqa: BLE001  the SDK raises bare ones too
+            before = self.end
+            self.end, self.note = sdk.explain(error, before, self.options.session_id, heard=self.heard)
+            if before.stopped_by is not None:  # then it is we who broke the connection
+                self.end = replace(self.end, trouble=before.trouble)
+        finally:
+            self.drained.set()
+            self.watching.cancel()
+
+    async def take_all(self, prompt: str) -> None:
+        if self.stop.reason is not None:
+            self.end = replace(self.end, stopped_by=self.stop.reason)
+            return
+        frames = sdk.frames(
+            self.options,
+            prompt,
+            environment=cli_environment(self.options.config_dir) | dict(self.options.environment),
+            before_tool=self.start_tool,
+            on_stderr=lambda line: self.stderr.append(line[:_LINE_CHARS]),
+        )
+        async for frame in frames:
+            self.heard, self.heard_at = True, anyio.current_time()
+            self.end, messages = sdk.understand(frame, self.end, self.options.session_id)
+            for message in messages:
+                if isinstance(message, ToolEnded):
+                    self.tools.discard(message.tool_use_id)
+                await self.tell(message)
+            if not messages and self.heard_at >= self.told_at + _HEARD_S:
+                await self.tell(Heard())
+        self.end = replace(self.end, exit_code=0)
+
+    async def tell(self, message: Message) -> None:
+        self.told_at = anyio.current_time()
+        if self.error is None:
+            try:
+                await self.on_message(message)
+            except Exception as error:  # noqa: BLE001  raised again when the processes are gone
+                self.error = error
+
+    async def start_tool(self, tool: ToolStarted) -> None:
+        await self.before_tool(tool)
+        self.heard_at = anyio.current_time()
+        self.tools.add(tool.tool_use_id)
+
+    async def watch(self) -> None:
+        """Wait for the end of the stream, and bring it about when a clock, a request or a cancellation says so."""
+        try:
+            with self.watching:
+                while (due_s := self.due()) > 0:
+                    with anyio.move_on_after(min(due_s, _GLANCE_S)):
+                        await self.stop.event.wait()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self.finish()
+
+    def due(self) -> float:
+        """Return in how many seconds the processes are to be ended, and note why when that is now."""
+        if self.error is not None or self.end.trouble is not None:
+            return 0
+        left_s, reason = self.next_clock()
+        if self.stop.reason is not None:
+            left_s, reason = 0, self.stop.reason if self.end.result is None else StoppedBy.LINGER
+        if left_s <= 0:
+            self.end = replace(self.end, stopped_by=reason)
+            self.note = f"stopped: {reason}"
+        return left_s
+
+    def next_clock(self) -> tuple[float, StoppedBy]:
+        now, clocks = anyio.current_time(), self.clocks
+        if self.end.result is not None:
+            return self.heard_at + clocks.linger_s - now, StoppedBy.LINGER
+        if not self.heard:
+            nearest = self.began + clocks.start_s, StoppedBy.START
+        elif self.tools:
+            nearest = self.heard_at + clocks.tool_silence_s, StoppedBy.TOOL_SILENCE
+        else:
+            nearest = self.heard_at + clocks.silence_s, StoppedBy.SILENCE
+        if clocks.run_s is not None:
+            nearest = min(nearest, (self.began + clocks.run_s, StoppedBy.SILENCE))
+        return nearest[0] - now, nearest[1]
+
+    async def finish(self) -> None:
+        """End the processes and let the stream run dry; twice, since one that is just being spawned is not seen."""
+        try:
+            for _ in range(2):
+                if self.drained.is_set():
+                    return
+                await self.end_processes()
+                with anyio.move_on_after(_DRAIN_S):
+                    await self.drained.wait()
+        finally:
+            self.draining.cancel()
+
+    def ending(self) -> Ending:
+        end, lines = self.end, "\n".join(self.stderr)
+        if end.stopped_by is not StoppedBy.LINGER and end.result is not None and not end.result.is_error:
+            end = replace(end, stopped_by=None)
+        return replace(end, detail=f"{self.note}\n{lines}".strip()[-_DETAIL_CHARS:])
