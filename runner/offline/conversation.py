@@ -138,5 +138,11 @@ def _holds(message: Message, scene: Scene, turn: int) -> bool:
 
 
 def is_aside(request: Request) -> bool:
-    """Whether Claude Code asks something of its own: a quota check, a title, a topic."""
-    return request.max_tokens == 1
+    """Whether Claude Code asks something of its own: the session's title, or whether the account may ask.
+
+    With CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1, Claude Code 2.1.332 asks neither. The title is wanted
+    at once with the first prompt, without tools, for `<session>`, the prompt, `</session>`; it is in the total cost.
+    """
+    texts = user_texts(request.messages)
+    title = not request.tools and len(request.messages) == 1 and any(text.startswith("<session>\n") for text in texts)
+    return title or request.max_tokens == 1

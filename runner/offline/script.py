@@ -41,9 +41,9 @@ class Reply:
     Args:
         delay_s: Seconds before the first byte.
         pace_s: Seconds between the pieces of the stream.
-        hang: Say the beginning, then nothing until the client leaves.
-        cut: Say the beginning, then drop the connection.
-        garbage: Say the beginning, then a frame that is not JSON.
+        hang: Open the stream and its first block, then say nothing until the client leaves.
+        cut: The same, then drop the connection.
+        garbage: The same, then send a frame that is not JSON and end.
         times: How often a hung, cut or garbled reply is served to a conversation before the next
             turn (None: always). A whole reply ignores it.
     """

@@ -43,7 +43,7 @@ from runner.offline.script import Failure, Reply, Scene, Script, Text
 __all__ = ["ScriptedServer", "Served", "conversation_text", "final_text_of"]
 
 _EXHAUSTED = Reply((Text("Nothing is left to do."),))
-_ASIDE = Reply((Text("ok"),), input_tokens=10, output_tokens=1)
+_ASIDE = Reply((Text('{"title": "Scripted session"}'),), input_tokens=100, output_tokens=10)
 _BODY: TypeAdapter[dict[str, JsonValue]] = TypeAdapter(dict[str, JsonValue])
 
 _Receive = Callable[[], Awaitable[MutableMapping[str, object]]]
@@ -61,8 +61,13 @@ class Served:
         aside: Claude Code asked something of its own, outside of the conversation.
         tools: The names of the tools that the request offers.
         complete: The last byte of a reply was written to a client that was still connected.
+        over: Nothing more is going to be sent.
         status: The HTTP status; 0 until it is sent.
         cost_microusd: What the reply costs if it is complete.
+        begun_microusd: What a streamed reply announces in its first event (all input, one output token), once
+            that is sent. Claude Code 2.1.332 counts it for a stream that broke or was interrupted before its first
+            words (after them: a token for each four characters), and nothing if it is terminated or killed then. Of a
+            reply that is cut with no `pace_s`, it may never read that event.
     """
 
     number: int
@@ -75,12 +80,14 @@ class Served:
     tools: tuple[str, ...]
     body: dict[str, JsonValue]
     complete: bool = False
+    over: bool = False
     status: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
     cache_read_tokens: int = 0
     cache_write_tokens: int = 0
     cost_microusd: int = 0
+    begun_microusd: int = 0
 
     @property
     def last_user_texts(self) -> tuple[str, ...]:
@@ -155,7 +162,7 @@ class ScriptedServer:
         self.wait_until(lambda served: len(served) >= n, timeout_s)
 
     def wait_until(self, predicate: Callable[[list[Served]], bool], timeout_s: float) -> None:
-        """Block until `predicate` holds of what was served; asked at each request's begin and end.
+        """Block until `predicate` holds of what was served; asked when a request comes, is answered, and is over.
 
         Raises:
             TimeoutError: It did not hold within `timeout_s`.
@@ -188,6 +195,8 @@ class ScriptedServer:
         try:
             with anyio.CancelScope() as performing:
                 self._open.add(performing)
+                if self._uvicorn.should_exit:  # it came between our stop and the end of listening
+                    performing.cancel()
                 async with anyio.create_task_group() as group:
                     group.start_soon(_leave_with_client, receive, performing)
                     await self._perform(served, what, call_ids, request, send)
@@ -243,53 +252,59 @@ class ScriptedServer:
             served.status = what.status
             await _respond(send, what.status, wire.error(what), what.headers)
             return
-        _price(served, what)
+        served.input_tokens, served.output_tokens = what.input_tokens, what.output_tokens
+        served.cache_read_tokens, served.cache_write_tokens = what.cache_read_tokens, what.cache_write_tokens
+        served.cost_microusd = _price(request.model, what, what.output_tokens)
         await anyio.sleep(what.delay_s)
-        served.status = 200
         message_id = f"msg_{served.number}"
         if request.stream:
             pieces = list(wire.frames(what, request.model, message_id, call_ids))
-            kind = "text/event-stream"
+            kind, begun_microusd = "text/event-stream", _price(request.model, what, 1)
         else:
             message = wire.whole(what, request.model, message_id, call_ids)
             pieces = [message[:40], message[40:]]
-            kind = "application/json"
+            kind, begun_microusd = "application/json", 0
         await _start(send, 200, {"content-type": kind})
-        served.complete = await _stream(send, what, pieces)
+        await _body(send, pieces.pop(0), more=True)
+        with self._changed:
+            served.status, served.begun_microusd = 200, begun_microusd
+            self._changed.notify_all()
+        served.complete = await _go_on(send, what, pieces)
 
     def _end(self, served: Served) -> None:
         with self._changed:
+            served.over = True
             if self._record is not None:
                 with self._record.open("a") as file:
                     file.write(json.dumps(asdict(served)) + "\n")
             self._changed.notify_all()
 
 
-def _price(served: Served, reply: Reply) -> None:
-    served.input_tokens, served.output_tokens = reply.input_tokens, reply.output_tokens
-    served.cache_read_tokens, served.cache_write_tokens = reply.cache_read_tokens, reply.cache_write_tokens
-    served.cost_microusd = cost_microusd(
-        served.model,
+def _price(model: str, reply: Reply, output_tokens: int) -> int:
+    return cost_microusd(
+        model,
         input_tokens=reply.input_tokens,
-        output_tokens=reply.output_tokens,
+        output_tokens=output_tokens,
         cache_read_tokens=reply.cache_read_tokens,
         cache_write_tokens=reply.cache_write_tokens,
     )
 
 
-async def _stream(send: _Send, reply: Reply, pieces: list[bytes]) -> bool:
-    """Send the body; return whether all of it was sent. A broken reply stops within its first block."""
-    for number, piece in enumerate(pieces):
-        if number:
-            await anyio.sleep(reply.pace_s)
-        if reply.broken and number == min(2, len(pieces) - 1):
-            if reply.hang:
-                await anyio.sleep_forever()
-            if reply.garbage:
-                await _body(send, wire.GARBAGE, more=False)
-            return False
-        await _body(send, piece, more=number < len(pieces) - 1)
-    return True
+async def _go_on(send: _Send, reply: Reply, pieces: list[bytes]) -> bool:
+    """Send the pieces after the first one; return whether that was all. A broken reply stops before its first words."""
+    for number, piece in enumerate(pieces, start=1):
+        await anyio.sleep(reply.pace_s)
+        last = number == len(pieces)
+        if reply.broken and (number > 1 or last):
+            break
+        await _body(send, piece, more=not last)
+    else:
+        return True
+    if reply.hang:
+        await anyio.sleep_forever()
+    if reply.garbage:
+        await _body(send, wire.GARBAGE, more=False)
+    return False
 
 
 async def _leave_with_client(receive: _Receive, performing: anyio.CancelScope) -> None:

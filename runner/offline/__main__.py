@@ -1,0 +1,69 @@
+"""`python -m runner.offline`: the scripted Messages API for a person who wants to try without a key.
+
+Knows the default script, which makes a small visible change for any ticket. Does not know the runner.
+"""
+
+import argparse
+import signal
+import sys
+from pathlib import Path
+
+from runner.offline.script import Reply, Scene, Script, Text, ToolUse
+from runner.offline.server import ScriptedServer
+
+_NOTE = "scripted-change.txt"
+_DEFAULT = Script(
+    (
+        Scene(
+            "",
+            (
+                Reply((Text("I will look around first."), ToolUse("Bash", {"command": "git log --oneline -5; ls"}))),
+                Reply((ToolUse("Bash", {"command": f"date >> {_NOTE} && cat {_NOTE}"}),), cache_read_tokens=1500),
+                Reply((Text(f"Done: {_NOTE} has one line more."),), cache_read_tokens=3000),
+            ),
+        ),
+    )
+)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m runner.offline",
+        description="Serve a scripted Messages API on loopback, for Claude Code without a model or a key.",
+    )
+    parser.add_argument("--port", type=int, default=8765, help="0: any free one (default: %(default)s)")
+    parser.add_argument("--script", type=Path, help="JSON to play instead of the default script")
+    parser.add_argument("--record", type=Path, help="append each request to this file, as a line of JSON")
+    parser.add_argument("--print-script", action="store_true", help="print the script as JSON, to start from, and end")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Serve until Ctrl-C or SIGTERM; return 64 when the script or the port can't be used."""
+    arguments = _arguments()
+    try:
+        script = Script.from_json(arguments.script.read_bytes()) if arguments.script else _DEFAULT
+        if arguments.print_script:
+            print(script.to_json())
+            return 0
+        server = ScriptedServer(script, port=arguments.port, record=arguments.record)
+    except (OSError, ValueError) as why:
+        print(f"python -m runner.offline: {why}", file=sys.stderr)
+        return 64
+    ends = {signal.SIGINT, signal.SIGTERM}
+    signal.pthread_sigmask(signal.SIG_BLOCK, ends)  # before the server's thread starts, so that it inherits the mask
+    with server:
+        print(
+            f"Scripted Messages API on {server.url}; Ctrl-C ends it. For Claude Code, or for the runner:\n\n"
+            f"export ANTHROPIC_BASE_URL={server.url}\n"
+            "export ANTHROPIC_API_KEY=offline\n"
+            "export CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1\n",
+            flush=True,
+        )
+        signal.sigwait(ends)
+    print(f"\nServed {len(server.served)} requests for ${server.cost_microusd / 1e6:.4f} of play money.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
