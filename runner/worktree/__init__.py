@@ -1,0 +1,45 @@
+"""The door to git: one clone, a worktree per ticket, and what is pushed.
+
+Invariant: no work of an agent is deleted, and nothing is forced over a commit that is not ours.
+
+command.py runs git; clone.py keeps our copies of the repository; trees.py makes and
+reads worktrees; deliver.py commits, pushes and removes. All of it blocks: call it in a thread.
+Knows git. Does not know tickets beyond their ids, sessions or the store.
+"""
+
+from runner.worktree.clone import Base
+from runner.worktree.deliver import Pushed, Repository
+from runner.worktree.errors import (
+    BaseMissing,
+    CommitRefused,
+    GitFailed,
+    PushRefused,
+    RepositoryDenied,
+    RepositoryEmpty,
+    RepositoryMismatch,
+    RepositoryMissing,
+    RepositoryUnreachable,
+    WorktreeLocked,
+    WorktreeRefused,
+)
+from runner.worktree.trees import Commit, Facts, Tree
+
+__all__ = [
+    "Base",
+    "BaseMissing",
+    "Commit",
+    "CommitRefused",
+    "Facts",
+    "GitFailed",
+    "PushRefused",
+    "Pushed",
+    "Repository",
+    "RepositoryDenied",
+    "RepositoryEmpty",
+    "RepositoryMismatch",
+    "RepositoryMissing",
+    "RepositoryUnreachable",
+    "Tree",
+    "WorktreeLocked",
+    "WorktreeRefused",
+]

@@ -1,0 +1,143 @@
+"""Commit, push and remove: how a ticket's work leaves its worktree.
+
+Invariant: a push is made from the outbox, and what it replaces at the origin is an
+ancestor of the commit or a commit of this ticket that we pushed before.
+
+Doing any of it twice is harmless. Knows worktrees; does not know why a ticket is delivered.
+"""
+
+from dataclasses import dataclass
+
+from runner.worktree.clone import HEADS, checked_sha
+from runner.worktree.errors import CommitRefused, PushRefused, WorktreeRefused
+from runner.worktree.trees import (
+    Checkout,
+    Trees,
+    add_hidden,
+    branch_of,
+    nested_repositories,
+    put_branch_back,
+)
+
+_PATHS_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """A commit that the origin has on the ticket's branch."""
+
+    sha: str
+    branch: str
+
+
+class Repository(Trees):
+    """One repository, as the daemon uses it: see the bases for what it is made of."""
+
+    def commit_all(self, ticket_id: str, message: str) -> str | None:
+        """Commit what is uncommitted, as our author and without hooks; None if there is nothing.
+
+        Raises:
+            CommitRefused: Unmerged files, a repository inside the worktree, a file that git cannot read.
+            WorktreeRefused: HEAD is elsewhere, with commits that the branch has not; a rebase is under way.
+            WorktreeLocked: See `unlock`.
+        """
+        checkout = self.checkout(ticket_id)
+        git = checkout.git
+        put_branch_back(checkout, tolerant=False)
+        if unmerged := git.run("diff", "--name-only", "--diff-filter=U", "-z", "--no-ext-diff").paths:
+            raise _refused(checkout, unmerged, "is not merged: resolve its conflicts")
+        if nested := nested_repositories(git):
+            raise _refused(checkout, nested, "is a repository of its own: remove it or add it to .gitignore")
+        if (added := git.ask("add", "--all", "--", ":/")).status:
+            raise CommitRefused(ticket_id, checkout.path, added.stderr)
+        add_hidden(git, checkout.path)
+        merging = (checkout.admin / "MERGE_HEAD").exists()
+        if not merging and git.ask("diff", "--cached", "--quiet", "--no-ext-diff", "HEAD").status == 0:
+            return None
+        words = message.replace("\0", " ")
+        git.run("commit", "--quiet", "--no-verify", "--allow-empty-message", "--cleanup=whitespace", "-m", words)
+        return git.sha("HEAD")
+
+    def push(self, ticket_id: str) -> Pushed:
+        """Bring `ticket/<id>` to the origin; it may be there already.
+
+        Raises:
+            PushRefused: The origin's branch holds commits that are not ours, or the origin says no.
+            RepositoryUnreachable, RepositoryDenied: Try again later, or with another credential.
+        """
+        checkout = self.checkout(ticket_id)
+        put_branch_back(checkout, tolerant=False)
+        ref, branch = checkout.ref, branch_of(ticket_id)
+        with self._lock:
+            sha = checkout.git.run("rev-parse", "--verify", f"{ref}^{{commit}}").text
+            outbox = self.outbox()
+            outbox.run("fetch", "--quiet", "--no-tags", "--update-shallow", str(self.clone_path), f"+{ref}:{ref}")
+            if outbox.sha(ref) != sha:
+                raise WorktreeRefused(ticket_id, checkout.path, f"{branch} moves while it is pushed: try again")
+            theirs = self._at_origin(ticket_id)
+            if theirs == sha:
+                return Pushed(sha, branch)
+            if theirs and not outbox.is_ancestor(theirs, sha) and not outbox.sha(_pushed(ticket_id, theirs)):
+                raise PushRefused(
+                    ticket_id, self.shown, f"its {branch} is at {theirs}, which is not ours: merge by hand"
+                )
+            outbox.run("update-ref", _pushed(ticket_id, sha), sha)  # before: a push that is cut off may have arrived
+            self._push(ticket_id, sha, theirs)
+            return Pushed(sha, branch)
+
+    def delivered(self, ticket_id: str, sha: str) -> bool:
+        """Whether the origin, asked now, has the commit on `ticket/<id>`."""
+        with self._lock:
+            theirs = self._at_origin(ticket_id)
+            if theirs is None or theirs == checked_sha(sha):
+                return theirs is not None
+            self._fetch()
+            return self.outbox().is_ancestor(sha, theirs)
+
+    def remove(self, ticket_id: str) -> None:
+        """Remove the worktree (the branch stays in the clone); nothing to remove is fine.
+
+        Raises:
+            WorktreeRefused: It holds what is uncommitted, or in no branch of the origin.
+        """
+        with self._lock:
+            path = self.path_of(ticket_id)
+            if not path.exists() and self._registered(path) is None:
+                return
+            checkout = self.checkout(ticket_id)
+            put_branch_back(checkout, tolerant=False)
+            head = checkout.git.run("rev-parse", "--verify", "HEAD^{commit}").text
+            if uncommitted := self.facts(ticket_id, head).uncommitted:
+                raise checkout.refused(f"holds uncommitted work: {', '.join(uncommitted[:_PATHS_SHOWN])}")
+            self._fetch()
+            if not self.outbox().ask("for-each-ref", "--count=1", f"--contains={head}", HEADS).stdout:
+                raise checkout.refused(f"holds {head}, which is in no branch of {self.shown}: push it first")
+            self.clone().run("worktree", "remove", str(path))
+
+    def _push(self, ticket_id: str, sha: str, theirs: str | None) -> None:
+        ref = f"refs/heads/{branch_of(ticket_id)}"
+        lease = f"--force-with-lease={ref}:{theirs or ''}"  # whatever was decided holds for that commit alone
+        result = self._outside(
+            self.outbox_path, "push", "--porcelain", "--no-verify", lease, "origin", f"{sha}:{ref}", ok=(0, 1)
+        )
+        if result.status:
+            said = [line for line in result.text.splitlines() if line.startswith("!")]
+            if not said:
+                raise self._why("push", result)
+            raise PushRefused(ticket_id, self.shown, " ".join([*said, result.stderr]))
+
+    def _at_origin(self, ticket_id: str) -> str | None:
+        ref = f"refs/heads/{branch_of(ticket_id)}"
+        listing = self._outside(self.outbox_path, "ls-remote", "origin", ref).text
+        return next(
+            (sha for sha, _, name in (line.partition("\t") for line in listing.splitlines()) if name == ref), None
+        )
+
+
+def _pushed(ticket_id: str, sha: str) -> str:
+    """Return the outbox's ref that says: this commit is ours, and may be at the origin."""
+    return f"refs/pushed/{ticket_id}/{sha}"
+
+
+def _refused(checkout: Checkout, names: list[str], reason: str) -> CommitRefused:
+    return CommitRefused(checkout.ticket_id, checkout.path / names[0], reason)

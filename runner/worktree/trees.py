@@ -1,0 +1,347 @@
+"""Make, reuse and read the worktree of a ticket, at its fixed path on `ticket/<id>`.
+
+Invariant: what is found at a ticket's path is either proved to be that worktree, or moved
+aside, or refused; nothing in it is deleted, and no commit becomes unreachable.
+
+What an agent may have written into the worktree's `.git` is checked, and git is told its
+directories and does not search them. Knows the clone; does not know delivery.
+"""
+
+import os
+import re
+import shutil
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from runner.worktree.clone import HEADS, PLACEHOLDERS, Clone, checked_sha
+from runner.worktree.command import Command
+from runner.worktree.errors import WorktreeRefused
+
+_TICKET_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_COMMITS_SHOWN, _SUBJECT_CHARS, _PATHS_SHOWN = 50, 200, 200
+_STUCK = {"rebase-merge": "a rebase", "rebase-apply": "a rebase", "BISECT_LOG": "a bisection"}
+_SHARED_LOCK_S = 600.0  # git holds these for milliseconds; other tickets' agents may hold one now
+_DIFF = ("diff", "--cached", "--no-ext-diff", "--no-textconv", "--no-color")
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A worktree that is ready for its ticket; `note` says what a person or agent may want to know of it."""
+
+    path: Path
+    branch: str
+    base_sha: str
+    made: bool
+    note: str
+
+
+@dataclass(frozen=True)
+class Commit:
+    """One commit of a ticket."""
+
+    sha: str
+    subject: str
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What git shows of a ticket's work: the newest 50 commits, the first 200 uncommitted paths."""
+
+    head_sha: str
+    commits: tuple[Commit, ...]
+    uncommitted: tuple[str, ...]
+    changed: bool
+
+
+@dataclass(frozen=True)
+class Checkout:
+    """A worktree that was proved to be the ticket's: its directory, what the clone keeps of it, git in it."""
+
+    ticket_id: str
+    path: Path
+    admin: Path
+    git: Command
+
+    @property
+    def ref(self) -> str:
+        """The full name of the ticket's branch."""
+        return f"refs/heads/{branch_of(self.ticket_id)}"
+
+    def refused(self, reason: str) -> WorktreeRefused:
+        """Return the error that says why this worktree cannot be used."""
+        return WorktreeRefused(self.ticket_id, self.path, reason)
+
+
+class Trees(Clone):
+    """The worktrees of a clone."""
+
+    def ensure(self, ticket_id: str, base: str | None, *, base_sha: str | None) -> Tree:
+        """Return the ticket's worktree, made if it is not there.
+
+        An existing one is left as it is, but for HEAD when that is elsewhere than on the branch and nothing is
+        lost. A new one continues `ticket/<id>` where the clone or the origin has it with work of its own, else
+        starts at `base_sha` (as recorded), else at the freshly fetched `base`.
+
+        Raises:
+            WorktreeRefused: The path holds something else, or HEAD has commits that the branch has not.
+            BaseMissing, RepositoryUnreachable, ...: As `fetch_base`; only when something has to be made.
+        """
+        path = self.path_of(ticket_id)
+        with self._lock:
+            self._refuse_symlinks(ticket_id)
+            admin, notes = self._registered(path), []
+            if admin is None or _half_made(admin):
+                if path.exists():
+                    self._refuse_other_repository(ticket_id)
+                    notes.append(f"what was at its path is now {self._move_aside(ticket_id)}")
+                if admin is not None:
+                    self._unregister(ticket_id, admin)
+            elif path.exists():
+                checkout = self.checkout(ticket_id)
+                note = put_branch_back(checkout, tolerant=True)
+                base_sha = base_sha or self._fork(base, checkout.ref)
+                return Tree(path, branch_of(ticket_id), base_sha, made=False, note=note)
+            else:
+                self._unregister(ticket_id, admin)
+                notes.append("its directory was gone: uncommitted work is lost, commits are not")
+            made_from, note = self._make(ticket_id, base, base_sha)
+            return Tree(path, branch_of(ticket_id), made_from, made=True, note="; ".join(filter(None, [*notes, note])))
+
+    def facts(self, ticket_id: str, base_sha: str) -> Facts:
+        """Return what the ticket's work is so far; `changed` compares the files with those of `base_sha`."""
+        checkout = self.checkout(ticket_id)
+        head = checkout.git.run("rev-parse", "--verify", "HEAD^{commit}").text
+        span = f"{checked_sha(base_sha)}..{head}"
+        log = checkout.git.run("log", "--no-show-signature", f"-{_COMMITS_SHOWN}", "--format=%H %s", span).text
+        with self._snapshot(checkout) as (git, nested):
+            uncommitted = [*git.run(*_DIFF, "--name-only", "--no-renames", "-z", head).paths, *nested]
+            changed = bool(nested) or git.ask(*_DIFF, "--quiet", base_sha).status != 0
+        return Facts(
+            head,
+            tuple(Commit(sha, subject[:_SUBJECT_CHARS]) for sha, _, subject in map(_words, log.splitlines())),
+            tuple(os.fsencode(name).decode(errors="replace") for name in uncommitted[:_PATHS_SHOWN]),
+            changed,
+        )
+
+    def diff(self, ticket_id: str, base_sha: str, *, limit_bytes: int) -> str:
+        """Return the work since `base_sha` as a patch, uncommitted and untracked files included; changes nothing."""
+        with self._snapshot(self.checkout(ticket_id)) as (git, _):
+            patch = git.run(*_DIFF, checked_sha(base_sha), limit_bytes=limit_bytes + 1).stdout
+        cut = f"\n[cut after {limit_bytes} bytes]\n" if len(patch) > limit_bytes else ""
+        return patch[:limit_bytes].decode(errors="replace") + cut
+
+    def unlock(self, ticket_id: str) -> tuple[Path, ...]:
+        """Remove lock files of git in the way of this ticket, and return them.
+
+        To be called only when no process of the ticket lives. Locks that all tickets share go only when they are
+        ten minutes old.
+        """
+        own = [self.clone_path / f"refs/heads/{branch_of(ticket_id)}.lock"]
+        if admin := self._registered(self.path_of(ticket_id)):
+            own += admin.glob("*.lock")
+        shared = [*self.clone_path.glob("*.lock"), *self.clone_path.glob("refs/remotes/**/*.lock")]
+        old = [lock for lock in shared if time.time() - lock.lstat().st_mtime > _SHARED_LOCK_S]
+        removed = tuple(lock for lock in (*own, *old) if os.path.lexists(lock))
+        for lock in removed:
+            lock.unlink(missing_ok=True)
+        return removed
+
+    def path_of(self, ticket_id: str) -> Path:
+        """Return where the ticket's worktree is, always.
+
+        Raises:
+            ValueError: The id could leave the directory or is no part of a branch's name.
+        """
+        if not _TICKET_ID.fullmatch(ticket_id) or ".." in ticket_id or ticket_id.endswith((".", ".lock")):
+            raise ValueError(f"{ticket_id!r} is not a ticket id")
+        return self.state / "worktrees" / ticket_id
+
+    def checkout(self, ticket_id: str) -> Checkout:
+        """Return the ticket's worktree, proved to be it.
+
+        Raises:
+            WorktreeRefused: It is missing, not registered in the clone, or its `.git` names something else.
+        """
+        path = self.path_of(ticket_id)
+        self._refuse_symlinks(ticket_id)
+        admin = self._registered(path)
+        if admin is None or not path.is_dir():
+            raise WorktreeRefused(ticket_id, path, "is not a worktree: it is made at the ticket's next claim")
+        self._restore(self.clone_path)
+        link = path / ".git"
+        if not os.path.lexists(link):
+            link.write_text(f"gitdir: {admin}\n")
+        elif link.is_symlink() or not link.is_file() or link.read_bytes() != os.fsencode(f"gitdir: {admin}\n"):
+            raise WorktreeRefused(
+                ticket_id, path, "has a .git that is not ours: put the worktree's own back, or move it"
+            )
+        (admin / "config.worktree").unlink(missing_ok=True)
+        return Checkout(ticket_id, path, admin, self._tree_command(ticket_id, path, admin))
+
+    def _tree_command(self, ticket_id: str, path: Path, admin: Path) -> Command:
+        return self._command(path, f"ticket {ticket_id}").with_environment(
+            GIT_DIR=str(admin), GIT_COMMON_DIR=str(self.clone_path), GIT_WORK_TREE=str(path)
+        )
+
+    def _registered(self, path: Path) -> Path | None:
+        """Return the clone's directory about the worktree at `path`: git chooses its name, the link back is in it."""
+        for link in sorted(self.clone_path.glob("worktrees/*/gitdir")):
+            if link.read_bytes().rstrip(b"\n") == os.fsencode(path / ".git"):
+                return link.parent
+        return None
+
+    def _refuse_symlinks(self, ticket_id: str) -> None:
+        path = self.path_of(ticket_id)
+        for place in (path, path.parent):
+            if place.is_symlink():
+                raise WorktreeRefused(ticket_id, place, "is a symlink: remove it")
+
+    def _refuse_other_repository(self, ticket_id: str) -> None:
+        path = self.path_of(ticket_id)
+        link = path / ".git"
+        if not os.path.lexists(link):
+            return
+        ours = f"gitdir: {self.clone_path}/worktrees/".encode()
+        if link.is_symlink() or not link.is_file() or not link.read_bytes().startswith(ours):
+            raise WorktreeRefused(ticket_id, path, "is a checkout of another repository: move it elsewhere")
+
+    def _move_aside(self, ticket_id: str) -> Path:
+        aside = self.state / "aside"
+        aside.mkdir(exist_ok=True)
+        target = next(place for n in range(1, 1 << 20) if not os.path.lexists(place := aside / f"{ticket_id}-{n}"))
+        self.path_of(ticket_id).rename(target)
+        return target
+
+    def _unregister(self, ticket_id: str, admin: Path) -> None:
+        """Forget a worktree whose directory is gone; a commit that only its HEAD held gets a branch first."""
+        path, ref = self.path_of(ticket_id), f"refs/heads/{branch_of(ticket_id)}"
+        git = self.clone()
+        head, tip = (
+            git.with_environment(GIT_DIR=str(admin), GIT_COMMON_DIR=str(self.clone_path)).sha("HEAD"),
+            git.sha(ref),
+        )
+        if head and not (tip and git.is_ancestor(head, tip)):
+            safe = ref if tip is None or git.is_ancestor(tip, head) else f"refs/heads/aside/{ticket_id}-{head[:12]}"
+            git.run("update-ref", safe, head)
+        git.run("worktree", "remove", "--force", "--force", str(path))
+
+    def _make(self, ticket_id: str, base: str | None, base_sha: str | None) -> tuple[str, str]:
+        """Add the worktree; return the commit its work is compared with, and a note."""
+        branch, path = branch_of(ticket_id), self.path_of(ticket_id)
+        add = ("worktree", "add", "--quiet")
+        path.parent.mkdir(exist_ok=True)
+        git = self.clone()
+        if git.sha(f"refs/heads/{branch}"):
+            base_sha = base_sha or self._fork(base, f"refs/heads/{branch}")
+            self.clone().run(*add, str(path), branch)
+            return base_sha, f"it continues {branch} as it was"
+        fresh = self.fetch_base(base)
+        start = checked_sha(base_sha) if base_sha else fresh.sha
+        if git.sha(start) is None:
+            raise WorktreeRefused(ticket_id, path, f"started from {start}, which {self.shown} does not have any more")
+        theirs, note = git.sha(f"{HEADS}{branch}"), ""
+        if theirs and not git.is_ancestor(theirs, start):
+            base_sha = base_sha or self._fork(fresh.name, theirs)
+            start, note = theirs, f"it continues {branch} as {self.shown} has it, at {theirs}"
+        git.run(*add, "--no-track", "-b", branch, str(path), start)
+        return base_sha or fresh.sha, note
+
+    def _fork(self, base: str | None, revision: str) -> str:
+        """Return where `revision` left the freshly fetched base; the base itself if they share nothing."""
+        fresh = self.fetch_base(base)
+        return self.clone().ask("merge-base", fresh.sha, revision).text or fresh.sha
+
+    @contextmanager
+    def _snapshot(self, checkout: Checkout) -> Iterator[tuple[Command, list[str]]]:
+        """Give git with an index of everything there is, and nested repositories; real index and objects are kept."""
+        with TemporaryDirectory(dir=self.state, prefix=".snapshot-") as room:
+            index, objects = Path(room, "index"), Path(room, "objects")
+            objects.mkdir()
+            git = checkout.git.with_environment(
+                GIT_INDEX_FILE=str(index),
+                GIT_OBJECT_DIRECTORY=str(objects),
+                GIT_ALTERNATE_OBJECT_DIRECTORIES=f'"{self.clone_path / "objects"}"',
+            )
+            if (checkout.admin / "index").is_file():
+                shutil.copyfile(checkout.admin / "index", index)
+            else:
+                git.run("read-tree", "HEAD")
+            nested = nested_repositories(git)
+            skipped = (f":(top,exclude,literal){name}" for name in nested)
+            git.ask("add", "--all", "--ignore-errors", "--", ":/", *skipped)
+            add_hidden(git, checkout.path)
+            yield git, nested
+
+
+def branch_of(ticket_id: str) -> str:
+    """Return the name of the ticket's branch, in the clone and at the origin."""
+    return f"ticket/{ticket_id}"
+
+
+def nested_repositories(git: Command) -> list[str]:
+    """Return untracked directories that are repositories: git would record them as links to nothing."""
+    return [name for name in git.run("ls-files", "--others", "--exclude-standard", "-z").paths if name.endswith("/")]
+
+
+def add_hidden(git: Command, path: Path) -> None:
+    """Add what only our own exclude list hides and is no leftover of the sandbox: those are empty."""
+    names = git.run("ls-files", "--others", "--exclude-per-directory=.gitignore", "-z", "--", *PLACEHOLDERS).paths
+    real = [name for name in names if not name.endswith("/") and _has_content(path / name)]
+    if real:
+        git.run("add", "--force", "--", *(f":(top,literal){name}" for name in real))
+
+
+def put_branch_back(checkout: Checkout, *, tolerant: bool) -> str:
+    """Put HEAD on the ticket's branch where that loses nothing, and return a note.
+
+    `tolerant`: a rebase or bisection under way is left to the agent that resumes it.
+
+    Raises:
+        WorktreeRefused: HEAD and the branch have each commits that the other has not, or a checkout would
+            overwrite something.
+    """
+    git, ref = checkout.git, checkout.ref
+    stuck = next((what for name, what in _STUCK.items() if (checkout.admin / name).exists()), None)
+    if stuck:
+        if tolerant:
+            return f"{stuck} is under way"
+        raise checkout.refused(f"is in the middle of {stuck}: end or abort it")
+    at, head, tip = git.ask("symbolic-ref", "--quiet", "HEAD").text, git.sha("HEAD"), git.sha(ref)
+    if at == ref and tip:
+        return ""
+    if head is None and tip is None:
+        raise checkout.refused(f"has no commit and {ref} is gone: find the commit and make the branch again")
+    if head and (tip is None or git.is_ancestor(tip, head)):
+        git.run("update-ref", ref, head, tip or "")
+    elif head and tip and git.is_ancestor(head, tip):
+        if (result := git.ask("checkout", "--quiet", branch_of(checkout.ticket_id), "--")).status:
+            raise checkout.refused(f"is at {head} with changes that keep it from going back: {result.stderr}")
+    elif head:
+        raise checkout.refused(
+            f"is at {head}, which is not on {branch_of(checkout.ticket_id)} ({tip}): merge or reset by hand"
+        )
+    git.run("symbolic-ref", "HEAD", ref)
+    return f"HEAD was {'at ' + at if at else 'detached'}; it is on {branch_of(checkout.ticket_id)} again"
+
+
+def _half_made(admin: Path) -> bool:
+    """Whether `git worktree add` was killed: no agent was given that directory.
+
+    Source: git's builtin/worktree.c locks with this reason until the checkout is complete.
+    """
+    lock = admin / "locked"
+    return lock.is_file() and lock.read_bytes().strip() == b"initializing"
+
+
+def _has_content(path: Path) -> bool:
+    status = path.lstat()
+    return stat.S_ISLNK(status.st_mode) or (stat.S_ISREG(status.st_mode) and status.st_size > 0)
+
+
+def _words(line: str) -> tuple[str, str, str]:
+    return line.partition(" ")
