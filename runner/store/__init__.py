@@ -1,7 +1,7 @@
 """Every transaction of the program, split by what it is about.
 
 One transaction saves a new state and the event that explains it. The functions of
-tickets.py, runs.py, log.py and queue.py each take a transaction first and are run by
+tickets.py, sessions.py, runs.py, log.py, queue.py and overview.py each take a transaction first and are run by
 `Store.transact`, `Store.write` or `Store.read`, so that several of them can be one.
 """
 

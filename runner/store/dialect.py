@@ -9,8 +9,7 @@ Knows connections and the schema's version; does not know what is in the tables.
 import time
 from pathlib import Path
 
-from sqlalchemy import Connection, Engine, Insert, Table, create_engine, event, inspect, make_url, text
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import Connection, Engine, create_engine, event, inspect, make_url, text
 from sqlalchemy.engine import URL
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import ArgumentError, OperationalError
@@ -83,13 +82,6 @@ def now_us(connection: Connection) -> int:
     return int(
         connection.execute(text("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")).scalar_one()
     )
-
-
-def insert_new(connection: Connection, table: Table) -> Insert:
-    """Return an INSERT that does nothing when a unique column has the value; add RETURNING to know."""
-    if connection.dialect.name == "sqlite":
-        return sqlite.insert(table).on_conflict_do_nothing()
-    return postgresql.insert(table).on_conflict_do_nothing()
 
 
 def bring_to_head(engine: Engine, *, read_only: bool) -> None:

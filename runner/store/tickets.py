@@ -16,7 +16,6 @@ from sqlalchemy import ColumnElement, RowMapping, and_, func, or_, select, updat
 from runner.events import Name, fact_name, fact_payload, progressed
 from runner.store import log, queue, schema
 from runner.store.connection import Rx, Tx
-from runner.store.dialect import insert_new
 from runner.store.errors import LostTicket, UnknownTicket
 from runner.store.text import to_json, to_words
 from tickets.ticket import (
@@ -58,6 +57,8 @@ class Row:
 
 def take_in(tx: Tx, source: str, spec: Spec) -> Row | None:
     """Save a new ticket; None when its canonical id is known already."""
+    if known(tx, spec.id) is not None:
+        return None
     values = asdict(Ticket(spec.id)) | {
         "canonical": canonical_id(spec.id),
         "source": source,
@@ -75,9 +76,7 @@ def take_in(tx: Tx, source: str, spec: Spec) -> Row | None:
         "changed_at_us": tx.now_us,
         "seq": 0,
     }
-    insert = insert_new(tx.connection, schema.ticket).values(values).returning(_t.id)
-    if tx.connection.execute(insert).scalar_one_or_none() is None:
-        return None
+    tx.connection.execute(schema.ticket.insert().values(values))
     apply(tx, spec.id, Taken(spec.not_before_us))
     return get(tx, spec.id)
 

@@ -1,0 +1,158 @@
+"""Everything that the table of all tickets shows, in as many queries for a thousand tickets as for one."""
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from sqlalchemy import ColumnElement, Select, case, func, select, true
+
+from runner.budget import CostKind
+from runner.events import Name
+from runner.session import Kind
+from runner.store import schema
+from runner.store.connection import Rx
+from runner.store.tickets import to_ticket
+from tickets.ticket import State, Ticket
+
+_t = schema.ticket.c
+_r = schema.run.c
+_s = schema.session.c
+_e = schema.event.c
+_f = schema.effect.c
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """What a ticket's runs add up to."""
+
+    runs: int = 0
+    resumed: int = 0
+    fallbacks: int = 0
+    turns: int = 0
+    cost_microusd: int = 0
+    estimated: bool = False
+    """Some of the cost is priced from usage."""
+    unknown: bool = False
+    """Some run's cost is not known and counts as nothing."""
+    cut: bool = False
+    """A response was in flight when some run's process died: its price is in no total."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A ticket without its text, and what became of it."""
+
+    ticket: Ticket
+    title: str
+    source: str
+    priority: int
+    budget_microusd: int | None
+    owner: int | None
+    lease_until_us: int | None
+    home: str | None
+    branch: str | None
+    base_sha: str | None
+    taken_at_us: int
+    changed_at_us: int
+    sums: Sums
+    session: str | None
+    generation: int | None
+    prompt_sha: str | None
+    last_event: Name | None
+    last_event_at_us: int | None
+    effects: Mapping[str, int]
+    """How many effects are in which state."""
+
+
+def overview(rx: Rx, *, states: Collection[State] | None = None, since_us: int | None = None) -> list[Line]:
+    """Return the tickets in one of `states`, or that changed at `since_us` or later, oldest first."""
+    chosen = select(_t.id)
+    if states is not None:
+        chosen = chosen.where(_t.state.in_([*states]))
+    if since_us is not None:
+        chosen = chosen.where(_t.changed_at_us >= since_us)
+    sums, effects = _sums(rx, chosen), _effects(rx, chosen)
+    return [
+        Line(
+            ticket=to_ticket(found),
+            **{name: found[name] for name in _PLAIN},
+            sums=sums.get(found["id"], Sums()),
+            last_event=None if found["last_event"] is None else Name(found["last_event"]),
+            effects=effects[found["id"]],
+        )
+        for found in rx.connection.execute(_lines(chosen)).mappings()
+    ]
+
+
+_PLAIN = (
+    "title",
+    "source",
+    "priority",
+    "budget_microusd",
+    "owner",
+    "lease_until_us",
+    "home",
+    "branch",
+    "base_sha",
+    "taken_at_us",
+    "changed_at_us",
+    "session",
+    "generation",
+    "prompt_sha",
+    "last_event_at_us",
+)
+
+
+def _lines(chosen: Select[tuple[str]]) -> Select[tuple[object, ...]]:
+    """Return the query for each ticket with its latest session and event; its text stays where it is."""
+    generation = select(func.max(_s.generation)).where(_s.ticket == _t.id).scalar_subquery()
+    return (
+        select(
+            *[column for column in _t if column.name != "text"],
+            _s.id.label("session"),
+            _s.generation,
+            _s.prompt_sha,
+            _e.name.label("last_event"),
+            _e.at_us.label("last_event_at_us"),
+        )
+        .select_from(schema.ticket)
+        .outerjoin(schema.session, (_s.ticket == _t.id) & (_s.generation == generation))
+        .outerjoin(schema.event, (_e.ticket == _t.id) & (_e.seq == _t.seq))
+        .where(_t.id.in_(chosen))
+        .order_by(_t.taken_at_us, _t.id)
+    )
+
+
+def _sums(rx: Rx, chosen: Select[tuple[str]]) -> dict[str, Sums]:
+    query = (
+        select(
+            _r.ticket,
+            func.count(),
+            _count(_r.kind == Kind.RESUMED),
+            _count(_r.kind == Kind.FALLBACK),
+            func.sum(_r.turns),
+            func.coalesce(func.sum(_r.cost_microusd), 0),
+            _count(_r.cost_kind == CostKind.ESTIMATED),
+            _count(_r.cost_kind == CostKind.UNKNOWN),
+            _count(_r.cut.is_(true())),
+        )
+        .where(_r.ticket.in_(chosen))
+        .group_by(_r.ticket)
+    )
+    sums = {}
+    for ticket, runs, resumed, fallbacks, turns, microusd, *marks in rx.connection.execute(query):
+        estimated, unknown, cut = map(bool, marks)
+        sums[ticket] = Sums(runs, resumed, fallbacks, int(turns), int(microusd), estimated, unknown, cut)
+    return sums
+
+
+def _effects(rx: Rx, chosen: Select[tuple[str]]) -> dict[str, dict[str, int]]:
+    query = select(_f.ticket, _f.state, func.count()).where(_f.ticket.in_(chosen)).group_by(_f.ticket, _f.state)
+    counts: dict[str, dict[str, int]] = defaultdict(dict)
+    for ticket, state, count in rx.connection.execute(query):
+        counts[ticket][state] = count
+    return counts
+
+
+def _count(condition: ColumnElement[bool]) -> ColumnElement[int]:
+    return func.sum(case((condition, 1), else_=0))

@@ -1,0 +1,222 @@
+"""Runs and what they cost.
+
+A run begins behind the fence and with an allowance. Its end is accepted by its id,
+once, whatever has become of the ticket since: money is never lost to the fence, and
+never counted twice.
+"""
+
+from dataclasses import dataclass
+
+from sqlalchemy import ColumnElement, RowMapping, case, func, or_, select, update
+
+from runner.budget import Cost, CostKind
+from runner.events import Name, Value
+from runner.outcome import Outcome, Result
+from runner.session import Kind
+from runner.store import schema, tickets
+from runner.store.connection import Rx, Tx
+from runner.store.errors import UnknownRow
+
+_r = schema.run.c
+_e = schema.event.c
+
+_FAILED_STARTS = frozenset({Outcome.UNEXPLAINED, Outcome.NEVER_STARTED})
+_SAYS_NOTHING = frozenset({Outcome.WEATHER, Outcome.STOPPED})
+_LET_GO = (Name.TICKET_RETRIED, Name.TICKET_RELEASED)
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """A CLI process as stored."""
+
+    id: str
+    ticket: str
+    number: int
+    """Of the ticket's runs, from 1."""
+    session: str
+    token: int
+    kind: Kind
+    pid: int | None
+    pid_started: int | None
+    """When the process started, in clock ticks since boot: with the pid it names one process."""
+    allowance_microusd: int
+    carried_microusd: int
+    transcript_bytes: int
+    """Of the session's transcript before the run."""
+    started_at_us: int
+    ended_at_us: int | None
+    outcome: Outcome | None
+    confirmed: bool
+    """A real assistant message was seen in it."""
+    cost: Cost | None
+    subtype: str | None
+    terminal_reason: str | None
+    api_error_status: int | None
+    turns: int
+    input_tokens: int
+    output_tokens: int
+    cli_version: str | None
+
+
+def begin_run(
+    tx: Tx,
+    *,
+    ticket: str,
+    token: int,
+    session: str,
+    kind: Kind,
+    carried_microusd: int,
+    transcript_bytes: int,
+    allowance_microusd: int,
+) -> RunRow:
+    """Save a run before its process exists.
+
+    Raises:
+        LostTicket: `token` is not the ticket's present claim.
+    """
+    tickets.require_claim(tx, ticket, token)
+    last = select(func.coalesce(func.max(_r.number), 0)).where(_r.ticket == ticket)
+    number = int(tx.connection.execute(last).scalar_one()) + 1
+    run = f"{ticket}/{number}"
+    values = {
+        "id": run,
+        "ticket": ticket,
+        "number": number,
+        "session": session,
+        "token": token,
+        "kind": kind,
+        "allowance_microusd": allowance_microusd,
+        "carried_microusd": carried_microusd,
+        "transcript_bytes": transcript_bytes,
+        "started_at_us": tx.now_us,
+        "confirmed": False,
+        "cut": False,
+        "turns": 0,
+        "input_tokens": 0,
+        "output_tokens": 0,
+    }
+    tx.connection.execute(schema.run.insert().values(values))
+    money = {"allowance_microusd": allowance_microusd, "carried_microusd": carried_microusd}
+    tx.log(ticket, Name.RUN_STARTED, money, run=run, kind=str(kind), session=session)
+    return get_run(tx, run)
+
+
+def set_pid(tx: Tx, run: str, pid: int, pid_started: int) -> None:
+    """Save which process a run is.
+
+    Raises:
+        UnknownRow: There is no such run.
+    """
+    saved = update(schema.run).where(_r.id == run).values(pid=pid, pid_started=pid_started).returning(_r.id)
+    if tx.connection.execute(saved).one_or_none() is None:
+        raise UnknownRow("run", run)
+
+
+def end_run(
+    tx: Tx, run: str, *, outcome: Outcome, cost: Cost, result: Result | None = None, cli_version: str | None = None
+) -> bool:
+    """Save how a run ended and what it cost; False when that is saved already, and nothing changes.
+
+    No fence: the run is named by its id, and whoever knows its end first is believed.
+
+    Raises:
+        UnknownRow: There is no such run.
+    """
+    result = result or Result(subtype="", is_error=False)
+    facts: dict[str, Value] = {
+        "outcome": str(outcome),
+        "cost_microusd": cost.microusd,
+        "cost_kind": str(cost.kind),
+        "cut": cost.cut,
+        "subtype": result.subtype or None,
+        "terminal_reason": result.terminal_reason,
+        "api_error_status": result.api_error_status,
+        "turns": result.turns,
+    }
+    values = facts | {
+        "ended_at_us": tx.now_us,
+        "input_tokens": result.input_tokens,
+        "output_tokens": result.output_tokens,
+        "cli_version": cli_version,
+    }
+    ending = update(schema.run).where(_r.id == run, _r.ended_at_us.is_(None)).values(values).returning(_r.ticket)
+    ticket = tx.connection.execute(ending).scalar_one_or_none()
+    if ticket is None:
+        get_run(tx, run)
+        return False
+    tx.log(ticket, Name.RUN_ENDED, facts, run=run)
+    return True
+
+
+def get_run(rx: Rx, run: str) -> RunRow:
+    """Return one run.
+
+    Raises:
+        UnknownRow: There is none.
+    """
+    found = rx.connection.execute(select(schema.run).where(_r.id == run)).mappings().one_or_none()
+    if found is None:
+        raise UnknownRow("run", run)
+    return _row(found)
+
+
+def runs_of(rx: Rx, ticket: str) -> list[RunRow]:
+    """Return a ticket's runs, the first one first."""
+    query = select(schema.run).where(_r.ticket == ticket).order_by(_r.number)
+    return [_row(found) for found in rx.connection.execute(query).mappings()]
+
+
+def unended(rx: Rx, ticket: str | None = None) -> list[RunRow]:
+    """Return the runs whose end is not saved, of one ticket or of all."""
+    query = select(schema.run).where(_r.ended_at_us.is_(None)).order_by(_r.ticket, _r.number)
+    if ticket is not None:
+        query = query.where(_r.ticket == ticket)
+    return [_row(found) for found in rx.connection.execute(query).mappings()]
+
+
+def failed_starts(rx: Rx, ticket: str) -> int:
+    """Return how many of the ticket's latest runs, in a row, never reached the model.
+
+    Over its sessions, and since a person last let it go on; runs that the weather or
+    we ended say nothing and are passed over.
+    """
+    let_go = select(func.coalesce(func.max(_e.at_us), 0)).where(_e.ticket == ticket, _e.name.in_(_LET_GO))
+    ended = (
+        select(_r.outcome)
+        .where(_r.ticket == ticket, _r.ended_at_us.is_not(None), _r.started_at_us >= let_go.scalar_subquery())
+        .where(_r.outcome.not_in(_SAYS_NOTHING))
+        .order_by(_r.number.desc())
+    )
+    failed = 0
+    for outcome in rx.connection.execute(ended).scalars():
+        if outcome not in _FAILED_STARTS:
+            break
+        failed += 1
+    return failed
+
+
+def spent(rx: Rx, ticket: str) -> int:
+    """Return what all of a ticket's runs cost, in micro-dollars."""
+    return int(rx.connection.execute(select(_sum(_r.cost_microusd)).where(_r.ticket == ticket)).scalar_one())
+
+
+def day_money(rx: Rx, day_start_us: int) -> tuple[int, int]:
+    """Return what the runs that began since `day_start_us` cost, and what was given to those that still go on."""
+    ended = case((_r.started_at_us >= day_start_us, _r.cost_microusd), else_=0)
+    open_ = case((_r.ended_at_us.is_(None), _r.allowance_microusd), else_=0)
+    since = or_(_r.started_at_us >= day_start_us, _r.ended_at_us.is_(None))
+    found = rx.connection.execute(select(_sum(ended), _sum(open_)).where(since)).one()
+    return int(found[0]), int(found[1])
+
+
+def _sum(column: ColumnElement[int]) -> ColumnElement[int]:
+    return func.coalesce(func.sum(column), 0)
+
+
+def _row(found: RowMapping) -> RunRow:
+    values = dict(found)
+    microusd, kind, cut = values.pop("cost_microusd"), values.pop("cost_kind"), values.pop("cut")
+    cost = None if kind is None else Cost(microusd, CostKind(kind), cut)
+    outcome = values.pop("outcome")
+    values["kind"] = Kind(values["kind"])
+    return RunRow(**values, cost=cost, outcome=None if outcome is None else Outcome(outcome))

@@ -1,0 +1,167 @@
+"""Conversations: opened before their process exists, confirmed, closed, and what was said in them.
+
+What opens a session passes the fence. What is true whoever owns the ticket by now (it
+was confirmed, this was said) does not.
+"""
+
+import json
+from dataclasses import dataclass
+
+from sqlalchemy import RowMapping, select, update
+
+from runner.events import Name
+from runner.outcome import Outcome
+from runner.session import Session
+from runner.store import schema, tickets
+from runner.store.connection import Rx, Tx
+from runner.store.errors import UnknownRow
+
+MESSAGE_BYTES = 64 * 1024
+"""Of one message; the rest of a longer one is in Claude Code's transcript."""
+
+_s = schema.session.c
+_r = schema.run.c
+_m = schema.message.c
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRow:
+    """A conversation as stored."""
+
+    id: str
+    ticket: str
+    generation: int
+    prompt_sha: str
+    confirmed: bool
+    closed_reason: str | None
+    opened_at_us: int
+    closed_at_us: int | None
+
+
+def open_session(
+    tx: Tx,
+    ticket: str,
+    token: int,
+    *,
+    session: str,
+    generation: int,
+    prompt_sha: str,
+    close_previous: str | None = None,
+) -> None:
+    """Save a session before its process exists; one that is there already gets the new `prompt_sha`.
+
+    Args:
+        tx: The transaction.
+        ticket: Whose.
+        token: Of the claim.
+        session: Its id, as `session_id` makes it.
+        generation: Which of the ticket's sessions, from 1.
+        prompt_sha: Hash of what we tell the agent besides the ticket.
+        close_previous: Why the session before cannot go on, None when it is closed or there is none.
+
+    Raises:
+        LostTicket: `token` is not the ticket's present claim.
+    """
+    tickets.require_claim(tx, ticket, token)
+    previous = _latest(tx, ticket)
+    if previous is not None and previous.id == session:
+        tx.connection.execute(update(schema.session).where(_s.id == session).values(prompt_sha=prompt_sha))
+        return
+    if previous is not None and close_previous is not None:
+        close_session(tx, previous.id, close_previous)
+    values = {
+        "id": session,
+        "ticket": ticket,
+        "generation": generation,
+        "prompt_sha": prompt_sha,
+        "confirmed": False,
+        "opened_at_us": tx.now_us,
+    }
+    tx.connection.execute(schema.session.insert().values(values))
+    tx.log(ticket, Name.SESSION_OPENED, session=session, generation=generation, prompt_sha=prompt_sha)
+
+
+def confirm_session(tx: Tx, session: str, run: str) -> None:
+    """Save that a real assistant message was seen in a session, and in a run.
+
+    Raises:
+        UnknownRow: There is no such session or run.
+    """
+    row = _get(tx, session)
+    confirmed = update(schema.run).where(_r.id == run).values(confirmed=True).returning(_r.id)
+    if tx.connection.execute(confirmed).one_or_none() is None:
+        raise UnknownRow("run", run)
+    if not row.confirmed:
+        tx.connection.execute(update(schema.session).where(_s.id == session).values(confirmed=True))
+        tx.log(row.ticket, Name.SESSION_CONFIRMED, run=run, session=session)
+
+
+def close_session(tx: Tx, session: str, reason: str) -> None:
+    """Save that a session cannot go on; the first reason stays.
+
+    Raises:
+        UnknownRow: There is no such session.
+    """
+    row = _get(tx, session)
+    if row.closed_reason is None:
+        values = {"closed_reason": reason, "closed_at_us": tx.now_us}
+        tx.connection.execute(update(schema.session).where(_s.id == session).values(values))
+        tx.log(row.ticket, Name.SESSION_CLOSED, session=session, generation=row.generation, reason=reason)
+
+
+def last_session(rx: Rx, ticket: str) -> Session | None:
+    """Return the ticket's session with the highest generation."""
+    last = _latest(rx, ticket)
+    if last is None:
+        return None
+    ended = select(_r.outcome).where(_r.session == last.id, _r.ended_at_us.is_not(None)).order_by(_r.number.desc())
+    unexplained = 0
+    for outcome in rx.connection.execute(ended).scalars():
+        if outcome != Outcome.UNEXPLAINED:
+            break
+        unexplained += 1
+    return Session(last.id, last.generation, last.confirmed, last.closed_reason, unexplained)
+
+
+def sessions_of(rx: Rx, ticket: str) -> list[SessionRow]:
+    """Return a ticket's sessions, the first generation first."""
+    query = select(schema.session).where(_s.ticket == ticket).order_by(_s.generation)
+    return [_row(found) for found in rx.connection.execute(query).mappings()]
+
+
+def say(tx: Tx, session: str, run: str, uuid: str, text: str) -> bool:
+    """Save what was said, redacted JSON, once per uuid; False when it was there.
+
+    A text beyond `MESSAGE_BYTES` is kept as `{"cut": <its beginning>}`.
+    """
+    there = select(_m.id).where(_m.session == session, _m.uuid == uuid)
+    if tx.connection.execute(there).one_or_none() is not None:
+        return False
+    if len(text.encode("utf-8", "replace")) > MESSAGE_BYTES:
+        text = json.dumps({"cut": text.encode("utf-8", "replace")[: MESSAGE_BYTES // 2].decode("utf-8", "ignore")})
+    values = {"session": session, "run": run, "uuid": uuid, "json": text, "at_us": tx.now_us}
+    tx.connection.execute(schema.message.insert().values(values))
+    return True
+
+
+def said(rx: Rx, session: str, *, since: int = 0, limit: int = 200) -> list[tuple[int, str]]:
+    """Return number and JSON of the first `limit` messages of a session after number `since`, oldest first."""
+    query = select(_m.id, _m.json).where(_m.session == session, _m.id > since).order_by(_m.id).limit(limit)
+    return [(found.id, found.json) for found in rx.connection.execute(query)]
+
+
+def _latest(rx: Rx, ticket: str) -> SessionRow | None:
+    query = select(schema.session).where(_s.ticket == ticket).order_by(_s.generation.desc()).limit(1)
+    found = rx.connection.execute(query).mappings().one_or_none()
+    return None if found is None else _row(found)
+
+
+def _get(rx: Rx, session: str) -> SessionRow:
+    found = rx.connection.execute(select(schema.session).where(_s.id == session)).mappings().one_or_none()
+    if found is None:
+        raise UnknownRow("session", session)
+    return _row(found)
+
+
+def _row(found: RowMapping) -> SessionRow:
+    return SessionRow(**found)
