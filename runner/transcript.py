@@ -11,18 +11,21 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
+from math import isfinite
 from pathlib import Path
 
 from runner.session import Transcript
 
 _LINE_BYTES = 64 * 1024 * 1024  # as long as a frame may be; a longer line is passed over
 _NAME_CHARS = 200  # of a project's directory; a longer one is cut, and a hash added
-_CONVERSATION = frozenset({"user", "assistant", "attachment"})
+_CONVERSATION = frozenset({"user", "assistant", "attachment"})  # any one of these makes a session resumable
+_SAID = frozenset({"user", "assistant", "system"})
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The tokens of one response. `input` is without the cached ones; 5 minutes and 1 hour is how long a cache lasts."""
+    """The tokens of one response: `input` without the cached ones, what was cached for 5 minutes and for an hour."""
 
     message_id: str
     model: str
@@ -52,7 +55,7 @@ class Reading:
 def path(config_dir: Path, cwd: Path, session_id: str) -> Path:
     """Return where the CLI keeps a session's transcript, or will.
 
-    The directory is named after the real `cwd`. Where that is too long, or a character counts as two, the name is found by looking.
+    The directory is named after the real `cwd`. Where that name is cut, or a character counts as two, it is looked for.
     """
     name = re.sub(r"[^a-zA-Z0-9]", "-", os.path.realpath(cwd))
     expected = config_dir / "projects" / name[:_NAME_CHARS] / f"{session_id}.jsonl"
@@ -67,9 +70,135 @@ def read(path: Path, *, since_bytes: int = 0) -> Reading:
     Raises:
         OSError: It is there and cannot be read.
     """
-    raise NotImplementedError
+    main = _Pass()
+    try:
+        size_bytes = path.stat().st_size
+        for end, entry in _entries(path, since_bytes):
+            main.take(entry, new=end > since_bytes)
+    except FileNotFoundError:
+        return Reading(Transcript.MISSING)
+    passes = [main]
+    for subagent in sorted(path.with_suffix("").glob("subagents/*.jsonl")):
+        passes.append(_Pass())
+        for _, entry in _entries(subagent):
+            passes[-1].take(entry, new=main.since is not None and _text(entry, "timestamp") >= main.since)
+    return Reading(
+        state=Transcript.USABLE if main.usable else Transcript.UNUSABLE,
+        size_bytes=size_bytes,
+        total_microusd=main.total_microusd,
+        total_is_new=main.total_is_new,
+        usages=tuple({usage.message_id: usage for each in passes for usage in each.usages.values()}.values()),
+        cut=any(each.asking for each in passes),
+    )
 
 
 def price(usages: Iterable[Usage]) -> int | None:
     """Return what responses cost at list price, in micro-dollars; None when a model has no known price."""
-    raise NotImplementedError
+    import genai_prices  # noqa: PLC0415  half a second that only a killed run needs
+
+    total = Decimal(0)
+    for usage in usages:
+        tokens = {
+            "input_tokens": usage.input + usage.cache_read + usage.cache_write_5m + usage.cache_write_1h,
+            "output_tokens": usage.output,
+            "cache_read_tokens": usage.cache_read,
+            "cache_write_tokens": usage.cache_write_5m + usage.cache_write_1h,
+            "cache_write_1h_tokens": usage.cache_write_1h,
+        }
+        counted = genai_prices.Usage(**{name: count for name, count in tokens.items() if count})
+        try:
+            total += genai_prices.calc_price(counted, usage.model, provider_id="anthropic").total_price
+        except LookupError:
+            return None
+    return round(total * 1_000_000)
+
+
+@dataclass(slots=True)
+class _Pass:
+    """What is gathered in one pass over one file."""
+
+    usable: bool = False
+    since: str | None = None
+    """The time of the first new entry that has one."""
+    total_microusd: int | None = None
+    total_is_new: bool = False
+    usages: dict[str, Usage] = field(default_factory=dict)
+    old: set[str] = field(default_factory=set)
+    """Ids of the responses that are not new."""
+    asking: bool = False
+    """A new request was sent, and nothing of the conversation came after it."""
+
+    def take(self, entry: Mapping[str, object], *, new: bool) -> None:
+        kind = _text(entry, "type")
+        if kind in _CONVERSATION and entry.get("isSidechain") is not True:
+            self.usable = True
+        if new and self.since is None:
+            self.since = _text(entry, "timestamp") or None
+        if kind == "cost-state":
+            self.total_microusd, self.total_is_new = _microusd(entry.get("totalCostUSD")), new
+        elif kind == "api-request":
+            self.asking = new
+        elif kind in _SAID:
+            self.asking = False
+        if kind == "assistant" and (usage := _usage(entry)) is not None:
+            self._count(usage, new=new)
+
+    def _count(self, usage: Usage, *, new: bool) -> None:
+        if not new:
+            self.old.add(usage.message_id)
+        elif usage.message_id not in self.old:
+            self.usages[usage.message_id] = usage
+            self.total_is_new = False  # the total is older than this response
+
+
+def _entries(path: Path, since_bytes: int = 0) -> Iterator[tuple[int, Mapping[str, object]]]:
+    """Yield each line that is a JSON object, and where it ends; one glued to a torn line, from `since_bytes`."""
+    end = 0
+    with path.open("rb") as file:
+        while line := file.readline(_LINE_BYTES):
+            begin, end = end, end + len(line)
+            if begin < since_bytes < end:
+                line = line[since_bytes - begin :]
+            try:
+                entry = json.loads(line)
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(entry, dict):
+                yield end, entry
+
+
+def _usage(entry: Mapping[str, object]) -> Usage | None:
+    """Return what a line of an assistant message says that the message used; None for one of the CLI's own."""
+    message = _object(entry, "message")
+    usage, identity, model = _object(message, "usage"), _text(message, "id"), _text(message, "model")
+    if not usage or not identity or model == "<synthetic>":
+        return None
+    hour = _count_of(_object(usage, "cache_creation"), "ephemeral_1h_input_tokens")
+    return Usage(
+        message_id=identity,
+        model=model,
+        input=_count_of(usage, "input_tokens"),
+        output=_count_of(usage, "output_tokens"),
+        cache_read=_count_of(usage, "cache_read_input_tokens"),
+        cache_write_5m=_count_of(usage, "cache_creation_input_tokens") - hour,
+        cache_write_1h=hour,
+    )
+
+
+def _object(entry: Mapping[str, object], key: str) -> Mapping[str, object]:
+    value = entry.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def _text(entry: Mapping[str, object], key: str) -> str:
+    value = entry.get(key)
+    return value if isinstance(value, str) else ""
+
+
+def _count_of(entry: Mapping[str, object], key: str) -> int:
+    value = entry.get(key)
+    return value if isinstance(value, int) else 0
+
+
+def _microusd(usd: object) -> int | None:
+    return round(usd * 1e6) if isinstance(usd, int | float) and isfinite(usd) else None
