@@ -1,0 +1,23 @@
+"""The configuration: what the daemon may use, spend and run, in one TOML file.
+
+Whatever is wrong with it is said at once, with file and key, before anything starts.
+"""
+
+from runner.config.credential import Credential, credential
+from runner.config.file import find_config
+from runner.config.schema import DATABASE_FILE, Agent, Clocks, Config, CredentialFile, Git, Limits
+from runner.config.template import template
+
+__all__ = [
+    "DATABASE_FILE",
+    "Agent",
+    "Clocks",
+    "Config",
+    "Credential",
+    "CredentialFile",
+    "Git",
+    "Limits",
+    "credential",
+    "find_config",
+    "template",
+]

@@ -1,0 +1,102 @@
+"""Find and read the configuration's file, and say what is wrong with it.
+
+Knows TOML and how pydantic reports; does not know the keys.
+"""
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+
+from pydantic import BaseModel, ValidationError
+
+from runner.errors import ConfigError
+
+FILE = "ticket-runner.toml"
+VARIABLE = "TICKET_RUNNER_CONFIG"
+
+_WORDS = {
+    "missing": "is required",
+    "finite_number": "must be a finite number",
+    "bool_type": "must be true or false",
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "string_type": "must be text in quotes",
+    "tuple_type": "must be a list: [...]",
+    "dict_type": "must be a table of text",
+    "path_type": "must be a path in quotes",
+    "is_instance_of": "must be a path in quotes",
+    "model_type": "must be a table",
+}
+_BOUNDS = {"gt": "above", "ge": "at least", "le": "at most"}
+
+
+def find_config(start: Path, environ: Mapping[str, str], chosen: Path | None = None) -> Path:
+    """Return the configuration's file: `chosen`, $TICKET_RUNNER_CONFIG, or the first upwards from `start`.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    if chosen is not None:
+        return chosen
+    if named := environ.get(VARIABLE):
+        return Path(named)
+    directory = start.resolve()
+    for place in (directory, *directory.parents):
+        if (path := place / FILE).is_file():
+            return path
+    raise ConfigError(
+        f"no configuration: {FILE} is neither in {directory} nor above it;"
+        f" name it with --config or ${VARIABLE}, or make one with `ticket-runner init`"
+    )
+
+
+def read_toml(path: Path) -> dict[str, object]:
+    """Return the tables of a TOML file.
+
+    Raises:
+        ConfigError: It cannot be read, or is not TOML.
+    """
+    try:
+        return tomllib.loads(path.read_bytes().decode("utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path.name}: not UTF-8: byte {error.start}") from error
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ConfigError(f"{path.name}: not TOML: {error}") from error
+
+
+def problems_of(error: ValidationError, model: type[BaseModel]) -> Iterator[str]:
+    """Yield `key: what is wrong` for each problem; never a value, which may be a secret."""
+    keys = list(keys_of(model))
+    for detail in error.errors(include_url=False, include_input=False):
+        key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in detail["loc"]).removeprefix(".")
+        kind, context = detail["type"], detail.get("ctx", {})
+        bound = next(
+            (f"must be {word} {context[name]:,.7g}" for name, word in _BOUNDS.items() if name in context), None
+        )
+        if kind == "extra_forbidden":
+            yield f"{key}: unknown key{_hint(key, keys)}"
+        elif kind == "value_error":
+            yield f"{key}: {context['error']}"
+        else:
+            yield f"{key}: {bound or _WORDS.get(kind, detail['msg'])}"
+
+
+def keys_of(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    """Yield every key with its table's name before it: `limits.ticket_usd`."""
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from keys_of(field.annotation, f"{prefix}{name}.")
+        else:
+            yield prefix + name
+
+
+def _hint(key: str, keys: list[str]) -> str:
+    leaf = key.rpartition(".")[2]
+    elsewhere = [other for other in keys if other.rpartition(".")[2] == leaf]
+    keys = [*keys, *{table for other in keys if (table := other.rpartition(".")[0])}]
+    near = elsewhere or get_close_matches(key, keys, 1) or get_close_matches(leaf, keys, 1)
+    return f", did you mean {near[0]}?" if near else ""

@@ -1,0 +1,65 @@
+"""Write a configuration in which every key is there, explained, with its default.
+
+Made from the model, so that it cannot say anything else.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from textwrap import wrap
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from runner.config.schema import Config
+
+_HEAD = """\
+# What one ticket-runner daemon may use, spend and run: one queue over one repository.
+# A line `#key = value` shows the default, or an example where the text above it says
+# what the default is; take the # away to change it. Relative paths start at this file.
+"""
+_WIDTH = 100
+
+
+def template(repository: Path | str) -> str:
+    """Return the text of a configuration for `repository`, all else at its default."""
+    return "\n".join([_HEAD, *_table(Config, {"repository": str(repository)}, "")])
+
+
+def _table(model: type[BaseModel], given: Mapping[str, str], name: str) -> Iterator[str]:
+    if name:
+        yield from _comment(model.__doc__ or "")
+        yield f"[{name}]\n"
+    tables = []
+    for key, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            tables.append((key, field.annotation))
+            continue
+        yield from _comment(field.description or "")
+        yield f"{key} = {_toml(given[key])}\n" if key in given else f"#{key} = {_toml(_shown(field))}\n"
+    for key, table in tables:
+        yield from _table(table, {}, key)
+
+
+def _shown(field: FieldInfo) -> object:
+    if field.examples:
+        example: object = field.examples[0]
+        return example
+    default: object = field.get_default()
+    return default
+
+
+def _comment(text: str) -> Iterator[str]:
+    return (f"# {line}" for line in wrap(text, _WIDTH - 2))
+
+
+def _toml(value: object) -> str:
+    match value:
+        case str():
+            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+        case Mapping():
+            return "{ " + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + " }"
+        case list() | tuple():
+            return "[" + ", ".join(map(_toml, value)) + "]"
+        case _:
+            return str(value)
