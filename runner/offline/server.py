@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, MutableMapping
 from concurrent.futures import Future
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -34,11 +34,11 @@ from runner.offline.conversation import (
     is_aside,
     session_id_of,
     turns_held,
-    unanswered,
     user_texts,
 )
 from runner.offline.prices import cost_microusd
 from runner.offline.script import Failure, Reply, Scene, Script, Text
+from runner.offline.served import Served
 
 __all__ = ["ScriptedServer", "Served", "conversation_text", "final_text_of"]
 
@@ -48,51 +48,6 @@ _BODY: TypeAdapter[dict[str, JsonValue]] = TypeAdapter(dict[str, JsonValue])
 
 _Receive = Callable[[], Awaitable[MutableMapping[str, object]]]
 _Send = Callable[[MutableMapping[str, object]], Awaitable[None]]
-
-
-@dataclass
-class Served:
-    """One request to /v1/messages and what became of it.
-
-    Args:
-        number: From 1, in the order in which requests were read.
-        scene: The match of the scene that was played; None: none matched, or an aside.
-        turn: The number of the turn, from 0; one past the last when the scene was used up.
-        aside: Claude Code asked something of its own, outside of the conversation.
-        tools: The names of the tools that the request offers.
-        complete: The last byte of a reply was written to a client that was still connected.
-        over: Nothing more is going to be sent.
-        status: The HTTP status; 0 until it is sent.
-        cost_microusd: What the reply costs if it is complete.
-        begun_microusd: What a streamed reply announces in its first event (all input, one output token), once
-            that is sent. Claude Code 2.1.332 counts it for a stream that broke or was interrupted before its first
-            words (after them: a token for each four characters), and nothing if it is terminated or killed then. Of a
-            reply that is cut with no `pace_s`, it may never read that event.
-    """
-
-    number: int
-    at_us: int
-    scene: str | None
-    turn: int | None
-    aside: bool
-    model: str
-    session_id: str
-    tools: tuple[str, ...]
-    body: dict[str, JsonValue]
-    complete: bool = False
-    over: bool = False
-    status: int = 0
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cache_read_tokens: int = 0
-    cache_write_tokens: int = 0
-    cost_microusd: int = 0
-    begun_microusd: int = 0
-
-    @property
-    def last_user_texts(self) -> tuple[str, ...]:
-        """What the user said since the model last spoke, without tool results and Claude Code's reminders."""
-        return tuple(user_texts(unanswered(Request.model_validate(self.body).messages)))
 
 
 class ScriptedServer:
@@ -108,7 +63,7 @@ class ScriptedServer:
 
     def __init__(self, script: Script, *, port: int = 0, record: Path | None = None) -> None:
         self.script = script
-        self.served: list[Served] = []
+        self._served: list[Served] = []
         self._record = record
         self._changed = threading.Condition()
         self._fleeting: Counter[tuple[str, str, int]] = Counter()
@@ -148,10 +103,16 @@ class ScriptedServer:
             scope.cancel()
 
     @property
+    def served(self) -> list[Served]:
+        """Every request so far; ask again for what has become of them since."""
+        with self._changed:
+            return list(self._served)
+
+    @property
     def cost_microusd(self) -> int:
         """What all complete replies cost."""
         with self._changed:
-            return sum(served.cost_microusd for served in self.served if served.complete)
+            return sum(served.cost_microusd for served in self._served if served.complete)
 
     def wait_for(self, n: int, timeout_s: float) -> None:
         """Block until `n` requests were seen.
@@ -168,8 +129,8 @@ class ScriptedServer:
             TimeoutError: It did not hold within `timeout_s`.
         """
         with self._changed:
-            if not self._changed.wait_for(lambda: predicate(self.served), timeout_s):
-                seen = [(served.scene, served.turn, served.status, served.complete) for served in self.served]
+            if not self._changed.wait_for(lambda: predicate(self._served), timeout_s):
+                seen = [(served.scene, served.turn, served.status, served.complete) for served in self._served]
                 raise TimeoutError(f"not within {timeout_s} s; served (scene, turn, status, complete): {seen}")
 
     async def _answer(self, scope: MutableMapping[str, object], receive: _Receive, send: _Send) -> None:
@@ -217,7 +178,7 @@ class ScriptedServer:
             what, call_ids = scene.turns[turn], scene.call_ids(turn)
         with self._changed:
             served = Served(
-                number=len(self.served) + 1,
+                number=len(self._served) + 1,
                 at_us=time.time_ns() // 1000,
                 scene=None if scene is None else scene.match,
                 turn=turn,
@@ -227,7 +188,7 @@ class ScriptedServer:
                 tools=tuple(tool.name for tool in request.tools),
                 body=body,
             )
-            self.served.append(served)
+            self._served.append(served)
             self._changed.notify_all()
         return served, what, call_ids
 
@@ -262,14 +223,29 @@ class ScriptedServer:
             kind, begun_microusd = "text/event-stream", _price(request.model, what, 1)
         else:
             message = wire.whole(what, request.model, message_id, call_ids)
-            pieces = [message[:40], message[40:]]
+            pieces = [message[:20], message[20:40], message[40:]]
             kind, begun_microusd = "application/json", 0
         await _start(send, 200, {"content-type": kind})
         await _body(send, pieces.pop(0), more=True)
         with self._changed:
             served.status, served.begun_microusd = 200, begun_microusd
             self._changed.notify_all()
-        served.complete = await _go_on(send, what, pieces)
+        await self._go_on(served, send, what, pieces)
+
+    async def _go_on(self, served: Served, send: _Send, reply: Reply, pieces: list[bytes]) -> None:
+        """Send the pieces after the first one; a broken reply stops before its first words."""
+        for piece in pieces[: 1 if reply.broken else -1]:
+            await anyio.sleep(reply.pace_s)
+            await _body(send, piece, more=True)
+        await anyio.sleep(reply.pace_s)
+        if reply.hang:
+            await anyio.sleep_forever()
+        elif reply.garbage:
+            await _body(send, wire.GARBAGE, more=False)
+        elif not reply.cut:
+            with self._changed:  # a client that has read the last byte must find it complete
+                await _body(send, pieces[-1], more=False)
+                served.complete = True
 
     def _end(self, served: Served) -> None:
         with self._changed:
@@ -288,23 +264,6 @@ def _price(model: str, reply: Reply, output_tokens: int) -> int:
         cache_read_tokens=reply.cache_read_tokens,
         cache_write_tokens=reply.cache_write_tokens,
     )
-
-
-async def _go_on(send: _Send, reply: Reply, pieces: list[bytes]) -> bool:
-    """Send the pieces after the first one; return whether that was all. A broken reply stops before its first words."""
-    for number, piece in enumerate(pieces, start=1):
-        await anyio.sleep(reply.pace_s)
-        last = number == len(pieces)
-        if reply.broken and (number > 1 or last):
-            break
-        await _body(send, piece, more=not last)
-    else:
-        return True
-    if reply.hang:
-        await anyio.sleep_forever()
-    if reply.garbage:
-        await _body(send, wire.GARBAGE, more=False)
-    return False
 
 
 async def _leave_with_client(receive: _Receive, performing: anyio.CancelScope) -> None:
