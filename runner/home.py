@@ -1,0 +1,230 @@
+"""Door to the state directory: what is where in it, whether it is fit, and who holds it.
+
+One daemon holds a home at a time: an exclusive lock on a file of its own, which ends
+with its process however that ends. Whether it is held can be asked without taking it.
+
+Knows the file system. Does not know what is in the files.
+"""
+
+import errno
+import fcntl
+import os
+import re
+import struct
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from pwd import getpwuid
+
+from runner.config import DATABASE_FILE
+from runner.errors import ConfigError, Exit, RunnerError
+
+_MOUNTINFO = Path("/proc/self/mountinfo")
+_MAX_SOCKET_ADDRESS = 107  # bytes: sun_path of unix(7) has 108 with its NUL
+_FLOCK = struct.Struct("@hhqqi4x")  # struct flock of fcntl(2) on 64-bit Linux
+_NETWORK = frozenset(
+    {
+        "9p", "afs", "afp", "beegfs", "ceph", "cifs", "coda", "davfs", "gfs2", "glusterfs", "gpfs", "lustre", "ncpfs",
+        "nfs", "nfs4", "ocfs2", "orangefs", "prl_fs", "smb3", "smbfs", "vboxsf", "virtiofs", "vmhgfs",
+    }
+)  # fmt: skip
+_LOCAL_FUSE = frozenset({"fuse.bindfs", "fuse.fuse-overlayfs", "fuse.lxcfs", "fuse.mergerfs", "fuse.ntfs-3g"})
+
+
+class Locked(RunnerError):
+    """Another process holds the home."""
+
+    exit_code = Exit.LOCKED
+
+    def __init__(self, path: Path, pid: int | None) -> None:
+        super().__init__(path, pid)
+        self.path, self.pid = path, pid
+
+    def __str__(self) -> str:
+        who = f"process {self.pid}" if self.pid else "another process"
+        return f"{self.path} is held by {who}: one daemon at a time; stop that one, or use another state_directory"
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """A state directory; `path` and `queue` are absolute."""
+
+    path: Path
+    queue: Path
+
+    @property
+    def database(self) -> Path:
+        """The default database."""
+        return self.path / DATABASE_FILE
+
+    @property
+    def lock_file(self) -> Path:
+        """What the daemon holds a lock on; its pid is in it."""
+        return self.path / "lock"
+
+    @property
+    def socket(self) -> Path:
+        """Where the daemon is steered; see `socket_address`."""
+        return self.path / "control.sock"
+
+    @property
+    def clone(self) -> Path:
+        """The repository that worktrees belong to."""
+        return self.path / "clone"
+
+    @property
+    def worktrees(self) -> Path:
+        """One directory per ticket."""
+        return self.path / "worktrees"
+
+    @property
+    def aside(self) -> Path:
+        """What was in the way and is not thrown away."""
+        return self.path / "aside"
+
+    @property
+    def claude(self) -> Path:
+        """CLAUDE_CONFIG_DIR: the transcripts."""
+        return self.path / "claude"
+
+    @property
+    def tmp(self) -> Path:
+        """For files that nobody misses."""
+        return self.path / "tmp"
+
+    def prepare(self, repository: Path | None = None) -> None:
+        """Make the directories that are missing, for their owner alone, and check them all.
+
+        Args:
+            repository: The user's own checkout, which must not have our files in it.
+
+        Raises:
+            ConfigError: A directory is not fit; it says why and what to do.
+        """
+        directories = (self.path, self.queue, self.worktrees, self.aside, self.claude, self.tmp)
+        mountinfo = _MOUNTINFO.read_text(errors="surrogateescape")
+        for directory in directories:
+            if repository is not None and directory.resolve().is_relative_to(repository.resolve()):
+                raise ConfigError(
+                    f"{directory} is inside the repository {repository}, where agents and git would meet it:"
+                    " choose another state_directory or queue_directory"
+                )
+            if (kind := network_filesystem(mountinfo, directory.resolve())) is not None:
+                raise ConfigError(
+                    f"{directory} is on a network file system ({kind}), where locks and SQLite lose data:"
+                    " choose a directory on a local disk"
+                )
+            _make(directory)
+            if directory != self.queue:  # others may own the queue and put tickets into it
+                _demand_own(directory)
+            _demand_writable(directory)
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold the home, or raise `Locked` at once.
+
+        The descriptor is closed on exec: no child keeps the home held.
+        """
+        descriptor = os.open(self.lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            try:
+                fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _flock())
+            except OSError as error:
+                if error.errno not in {errno.EAGAIN, errno.EACCES}:
+                    raise
+                raise Locked(self.path, _pid_in(descriptor)) from error
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+            yield
+            os.ftruncate(descriptor, 0)
+        finally:
+            os.close(descriptor)
+
+    def holder(self) -> int | None:
+        """Return the pid of the process that holds the home, 0 when it is not known, None when nobody does.
+
+        Takes nothing, so that it never keeps a daemon from starting (as a trial `flock` would).
+        """
+        try:
+            descriptor = os.open(self.lock_file, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        try:
+            kind, *_ = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _flock()))
+            return None if kind == fcntl.F_UNLCK else _pid_in(descriptor) or 0
+        finally:
+            os.close(descriptor)
+
+    @contextmanager
+    def socket_address(self) -> Iterator[str]:
+        """Give an address of `socket` to bind or connect to, however long its path; valid inside only."""
+        if len(os.fsencode(self.socket)) <= _MAX_SOCKET_ADDRESS:
+            yield str(self.socket)
+            return
+        descriptor = os.open(self.path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            yield f"/proc/self/fd/{descriptor}/{self.socket.name}"
+        finally:
+            os.close(descriptor)
+
+
+def network_filesystem(mountinfo: str, path: Path) -> str | None:
+    """Return the kind of file system that `path` is on if other machines may serve it, else None.
+
+    Args:
+        mountinfo: Text of /proc/self/mountinfo (proc_pid_mountinfo(5)).
+        path: Absolute and resolved; it need not exist.
+    """
+    best, kind = -1, ""
+    for line in mountinfo.splitlines():
+        mount, separator, source = line.partition(" - ")
+        fields = mount.split(" ")
+        if not separator or len(fields) < 5:  # noqa: PLR2004  the mount point is the fifth
+            continue
+        point = Path(re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), fields[4]))
+        if path.is_relative_to(point) and len(point.parts) >= best:  # a later mount at one point hides an earlier
+            best, kind = len(point.parts), source.split(" ")[0]
+    is_foreign_fuse = kind.startswith("fuse.") and kind not in _LOCAL_FUSE
+    return kind if kind in _NETWORK or is_foreign_fuse else None
+
+
+def _make(directory: Path) -> None:
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{directory} cannot be made: {error.strerror}") from error
+
+
+def _demand_own(directory: Path) -> None:
+    owner = directory.stat().st_uid
+    if owner != os.geteuid():
+        raise ConfigError(
+            f"{directory} belongs to user {_user(owner)} and this is {_user(os.geteuid())}:"
+            " run as its owner, or choose another state_directory"
+        )
+
+
+def _user(uid: int) -> str:
+    with suppress(KeyError):
+        return getpwuid(uid).pw_name
+    return str(uid)
+
+
+def _demand_writable(directory: Path) -> None:
+    """Try it: permission bits say nothing of read-only mounts, nor to root."""
+    try:
+        with tempfile.TemporaryFile(dir=directory, prefix=".probe-"):
+            pass
+    except OSError as error:
+        raise ConfigError(f"{directory} cannot be written: {error.strerror}") from error
+
+
+def _flock() -> bytes:
+    return _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+
+
+def _pid_in(descriptor: int) -> int | None:
+    text = os.pread(descriptor, 32, 0).strip()
+    return int(text) if text.isdigit() else None
