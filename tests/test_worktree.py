@@ -4,6 +4,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -140,12 +141,16 @@ def test_a_kill_between_the_two_copies_is_completed(place: Place) -> None:
 
 
 def test_a_missing_repository_is_named(tmp_path: Path) -> None:
-    """A path that does not exist, or holds no repository, is in the message and leaves no copies."""
+    """A path that does not exist, or holds no repository, is in the message; a corrected one is taken."""
     for name in ("nowhere", "empty"):
         (tmp_path / "empty").mkdir(exist_ok=True)
         with pytest.raises(RepositoryMissing, match=str(tmp_path / name)):
             repository(tmp_path / "state", tmp_path / name).prepare()
-        shutil.rmtree(tmp_path / "state", ignore_errors=True)
+    person = tmp_path / "person"
+    person.mkdir()
+    git(person, "init", "-q", "-b", "main")
+    commit(person, "a", "a")
+    repository(tmp_path / "state", person).prepare()
 
 
 def test_an_empty_repository_is_refused(tmp_path: Path) -> None:
@@ -309,6 +314,23 @@ def test_a_command_without_end_is_ended(tmp_path: Path) -> None:
     )
     with pytest.raises(RepositoryUnreachable, match=r"no end after 0\.5 s"):
         ours.prepare()
+
+
+@pytest.mark.skipif(not shutil.which("setpriv"), reason="util-linux ends git with its daemon")
+def test_git_ends_with_the_daemon(tmp_path: Path) -> None:
+    """A daemon that is killed in the middle of a fetch leaves no git behind."""
+    talk = tmp_path / "talk"
+    os.mkfifo(talk)
+    tattle(tmp_path / "ssh", tmp_path / "seen", f"echo here > {talk}; cat > /dev/null; echo gone > {talk}")
+    code = (
+        "import sys; from pathlib import Path; from runner.worktree import Repository;"
+        "Repository(Path(sys.argv[1]), 'example.invalid:x.git', author_name='n', author_email='e',"
+        "credential_env={'GIT_SSH_COMMAND': sys.argv[2]}).prepare()"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "state"), str(tmp_path / "ssh")]) as daemon:
+        assert talk.read_text() == "here\n"
+        daemon.kill()
+    assert talk.read_text() == "gone\n"  # git's end of the pipe closed
 
 
 def test_a_new_worktree_is_on_its_branch_at_the_base(place: Place) -> None:

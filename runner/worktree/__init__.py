@@ -2,8 +2,9 @@
 
 Invariant: no work of an agent is deleted, and nothing is forced over a commit that is not ours.
 
-command.py runs git; clone.py keeps our copies of the repository; trees.py makes and
-reads worktrees; deliver.py commits, pushes and removes. All of it blocks: call it in a thread.
+command.py runs git; origin.py says what the repository is and why it did not answer; clone.py keeps
+our copies of it; trees.py makes worktrees, work.py reads them; deliver.py commits, pushes and
+removes. `Repository` is all of it; each file adds to the one before. It blocks: call it in a thread.
 Knows git. Does not know tickets beyond their ids, sessions or the store.
 """
 
@@ -22,7 +23,8 @@ from runner.worktree.errors import (
     WorktreeLocked,
     WorktreeRefused,
 )
-from runner.worktree.trees import Commit, Facts, Tree
+from runner.worktree.trees import Tree
+from runner.worktree.work import Commit, Facts
 
 __all__ = [
     "Base",

@@ -20,41 +20,28 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import mkstemp
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
 from runner.worktree.command import Command, Result, redact_url
 from runner.worktree.errors import (
     BaseMissing,
-    GitFailed,
-    RepositoryDenied,
     RepositoryEmpty,
     RepositoryMismatch,
     RepositoryMissing,
     RepositoryUnreachable,
 )
+from runner.worktree.origin import checked, is_path, secrets_of, why, with_url
 
 HEADS = "refs/remotes/origin/"
 _EVERYTHING = ("+refs/heads/*:refs/remotes/origin/*", "+refs/tags/*:refs/tags/*")
 _FRESH = ("fetch", "--quiet", "--prune", "--update-shallow")
-_SCHEMES = frozenset({"https", "http", "ssh", "git", "file"})
-_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://.")
-_SCP = re.compile(r"[A-Za-z0-9_][^/:]*:[^:]")
 _TRIES = 3
 _BRANCHES_SHOWN = 10
 _INSTRUCTIONS = ("CLAUDE.md", "AGENTS.md")
 _INSTRUCTIONS_BYTES = 64 * 1024
 
-_DENIED = re.compile(
-    r"Authentication failed|Permission denied|could not read (Username|Password)|terminal prompts disabled"
-    r"|Host key verification failed|returned error: 40[13]|access denied|Invalid username"
-)
-_MISSING = re.compile(r"does not appear to be a git repository|[Nn]ot found|does not exist|returned error: 404")
-_UNREACHABLE = re.compile(
-    r"Could not resolve|unable to look up|unable to connect|Failed to connect|Could not connect"
-    r"|Connection (refused|timed out|reset|closed)|[Oo]peration timed out|No route to host|Network is unreachable"
-    r"|name resolution|hung up unexpectedly|early EOF|RPC failed|returned error: (429|5\d\d)|transfer closed|Broken pipe|unexpected disconnect"
-)
 # What the sandbox of Claude Code leaves in a working directory: without these lines `git add -A` fails on them
 # inside, and empty files of these names are committed outside.
 PLACEHOLDERS = (
@@ -100,7 +87,7 @@ class Clone:
     ) -> None:
         self.state = state.resolve()
         self.outbox_path, self.clone_path = self.state / "outbox.git", self.state / "clone"
-        self.origin = _origin(origin)
+        self.origin = checked(origin)
         self.shown = redact_url(self.origin)
         self._timeout_s, self._retry_s = timeout_s, retry_s
         self._identity = {
@@ -108,8 +95,8 @@ class Clone:
             for who in ("AUTHOR", "COMMITTER")
             for what, value in (("NAME", author_name), ("EMAIL", author_email))
         }
-        self._outside_env = _with_url(credential_env or {}, self.origin)
-        self._secrets = _secrets(credential_env or {}, self.origin)
+        self._outside_env = with_url(credential_env or {}, self.origin)
+        self._secrets = secrets_of(credential_env or {}, self.origin)
         self._config = _config(self.shown, author_name, author_email).encode()
         self._lock = _LOCKS.setdefault(self.state, threading.RLock())
 
@@ -122,7 +109,7 @@ class Clone:
             RepositoryMissing, RepositoryEmpty, RepositoryMismatch: A person has to change something.
             RepositoryDenied, RepositoryUnreachable: The origin gave no access or no answer.
         """
-        if _is_path(self.origin) and not Path(self.origin).exists():
+        if is_path(self.origin) and not Path(self.origin).exists():
             raise RepositoryMissing(self.shown, "no such path")
         with self._lock:
             self.state.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -161,7 +148,7 @@ class Clone:
     def instructions(self, base_sha: str) -> str | None:
         """Return the CLAUDE.md, else the AGENTS.md, of that commit: at most 64 KiB of it; None if it has neither."""
         for name in _INSTRUCTIONS:
-            entry = self.outbox().ask("ls-tree", checked_sha(base_sha), name).text
+            entry = self.outbox().run("ls-tree", checked_sha(base_sha), name).text
             mode, _, rest = entry.partition(" ")
             if mode.startswith("100"):  # a file and not a symlink: CLAUDE.md is often one to AGENTS.md
                 oid = rest.split()[1]
@@ -205,24 +192,14 @@ class Clone:
                 if result.timed_out:
                     self._free_outbox()
                 if result.status not in ok:
-                    raise self._why(arguments[0], result)
+                    raise why(self.shown, arguments[0], result)
                 return result
         raise AssertionError  # a Retrying returns or raises
-
-    def _why(self, verb: str, result: Result) -> Exception:
-        said = result.stderr
-        if _DENIED.search(said):
-            return RepositoryDenied(self.shown, said)
-        if _MISSING.search(said):
-            return RepositoryMissing(self.shown, said)
-        if result.timed_out or _UNREACHABLE.search(said):
-            return RepositoryUnreachable(self.shown, said)
-        return GitFailed(self.shown, verb, said)
 
     def _own(self) -> None:
         """Note whose copies these are, before there are any; not in a repository, where an agent could write."""
         note = self.state / "repository"
-        if not note.exists():
+        if not self.outbox_path.exists() and not self.clone_path.exists():
             write_whole(note, f"{self.shown}\n".encode())
         if (theirs := note.read_text().strip()) != self.shown:
             raise RepositoryMismatch(self.state, theirs, self.shown)
@@ -244,6 +221,8 @@ class Clone:
     def _restore(self, path: Path) -> None:
         """Put back what git would run or obey in the clone and an agent may have changed."""
         exclude = "".join(f"/{name}\n" for name in PLACEHOLDERS).encode()
+        if (path / "info").is_symlink():
+            clear(path / "info")
         for file, content in ((path / "config", self._config), (path / "info/exclude", exclude)):
             if file.is_symlink() or not file.is_file() or file.read_bytes() != content:
                 if file.is_dir():
@@ -283,9 +262,10 @@ def checked_sha(sha: str) -> str:
 
 def write_whole(path: Path, content: bytes) -> None:
     """Replace `path` in one step, whatever it is, a symlink included."""
-    new = path.with_name(f".{path.name}.{threading.get_ident()}.new")
-    new.write_bytes(content)
-    new.replace(path)
+    descriptor, new = mkstemp(dir=path.parent, prefix=f".{path.name}.")  # a name that nobody could link elsewhere
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+    Path(new).replace(path)
 
 
 def clear(path: Path) -> None:
@@ -294,39 +274,6 @@ def clear(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
-
-
-def _is_path(origin: str) -> bool:
-    return "://" not in origin and origin.startswith("/")
-
-
-def _origin(origin: str) -> str:
-    """Return what git is given; relative paths become absolute, since git runs elsewhere."""
-    url = _URL.match(origin)
-    if url and url[1] in _SCHEMES:
-        return origin
-    if url or "::" in origin or origin.startswith("-") or re.search(r"[\x00-\x1f\x7f]", origin) or not origin:
-        raise RepositoryMissing(redact_url(origin), "not a path, host:path, or URL of a kind that is allowed")
-    if _SCP.match(origin) and not Path(origin).exists():
-        return origin
-    return os.fspath(Path(origin).expanduser().resolve())
-
-
-def _with_url(environment: Mapping[str, str], url: str) -> dict[str, str]:
-    """Add the remote's URL to git's environment: neither arguments nor a file may hold its password."""
-    count = int(environment.get("GIT_CONFIG_COUNT", "0"))
-    return {
-        **environment,
-        "GIT_CONFIG_COUNT": str(count + 1),
-        f"GIT_CONFIG_KEY_{count}": "remote.origin.url",
-        f"GIT_CONFIG_VALUE_{count}": url,
-    }
-
-
-def _secrets(environment: Mapping[str, str], url: str) -> tuple[str, ...]:
-    userinfo = re.match(r"\w+://([^/@\s]+)@", url)
-    values = [*environment.values(), *(userinfo[1].split(":") if userinfo else ())]
-    return tuple(sorted((value for value in values if len(value) > 5), key=len, reverse=True))  # noqa: PLR2004 - "true"
 
 
 def _config(shown: str, name: str, email: str) -> str:

@@ -10,14 +10,9 @@ from dataclasses import dataclass
 
 from runner.worktree.clone import HEADS, checked_sha
 from runner.worktree.errors import CommitRefused, PushRefused, WorktreeRefused
-from runner.worktree.trees import (
-    Checkout,
-    Trees,
-    add_hidden,
-    branch_of,
-    nested_repositories,
-    put_branch_back,
-)
+from runner.worktree.origin import why
+from runner.worktree.trees import Checkout, branch_of, put_branch_back
+from runner.worktree.work import Work, add_hidden, nested_repositories
 
 _PATHS_SHOWN = 5
 
@@ -30,7 +25,7 @@ class Pushed:
     branch: str
 
 
-class Repository(Trees):
+class Repository(Work):
     """One repository, as the daemon uses it: see the bases for what it is made of."""
 
     def commit_all(self, ticket_id: str, message: str) -> str | None:
@@ -95,7 +90,7 @@ class Repository(Trees):
             return self.outbox().is_ancestor(sha, theirs)
 
     def remove(self, ticket_id: str) -> None:
-        """Remove the worktree (the branch stays in the clone); nothing to remove is fine.
+        """Remove the worktree with what git ignores; the branch stays in the clone. Nothing to remove is fine.
 
         Raises:
             WorktreeRefused: It holds what is uncommitted, or in no branch of the origin.
@@ -123,7 +118,7 @@ class Repository(Trees):
         if result.status:
             said = [line for line in result.text.splitlines() if line.startswith("!")]
             if not said:
-                raise self._why("push", result)
+                raise why(self.shown, "push", result)
             raise PushRefused(ticket_id, self.shown, " ".join([*said, result.stderr]))
 
     def _at_origin(self, ticket_id: str) -> str | None:

@@ -1,32 +1,25 @@
-"""Make, reuse and read the worktree of a ticket, at its fixed path on `ticket/<id>`.
+"""Make and reuse the worktree of a ticket, at its fixed path on `ticket/<id>`.
 
 Invariant: what is found at a ticket's path is either proved to be that worktree, or moved
 aside, or refused; nothing in it is deleted, and no commit becomes unreachable.
 
 What an agent may have written into the worktree's `.git` is checked, and git is told its
-directories and does not search them. Knows the clone; does not know delivery.
+directories and does not search them. Knows the clone; does not know what the work is.
 """
 
 import os
 import re
-import shutil
-import stat
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
-from runner.worktree.clone import HEADS, PLACEHOLDERS, Clone, checked_sha
+from runner.worktree.clone import HEADS, Clone, checked_sha
 from runner.worktree.command import Command
 from runner.worktree.errors import WorktreeRefused
 
 _TICKET_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_COMMITS_SHOWN, _SUBJECT_CHARS, _PATHS_SHOWN = 50, 200, 200
 _STUCK = {"rebase-merge": "a rebase", "rebase-apply": "a rebase", "BISECT_LOG": "a bisection"}
 _SHARED_LOCK_S = 600.0  # git holds these for milliseconds; other tickets' agents may hold one now
-_DIFF = ("diff", "--cached", "--no-ext-diff", "--no-textconv", "--no-color")
 
 
 @dataclass(frozen=True)
@@ -38,24 +31,6 @@ class Tree:
     base_sha: str
     made: bool
     note: str
-
-
-@dataclass(frozen=True)
-class Commit:
-    """One commit of a ticket."""
-
-    sha: str
-    subject: str
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What git shows of a ticket's work: the newest 50 commits, the first 200 uncommitted paths."""
-
-    head_sha: str
-    commits: tuple[Commit, ...]
-    uncommitted: tuple[str, ...]
-    changed: bool
 
 
 @dataclass(frozen=True)
@@ -111,29 +86,6 @@ class Trees(Clone):
                 notes.append("its directory was gone: uncommitted work is lost, commits are not")
             made_from, note = self._make(ticket_id, base, base_sha)
             return Tree(path, branch_of(ticket_id), made_from, made=True, note="; ".join(filter(None, [*notes, note])))
-
-    def facts(self, ticket_id: str, base_sha: str) -> Facts:
-        """Return what the ticket's work is so far; `changed` compares the files with those of `base_sha`."""
-        checkout = self.checkout(ticket_id)
-        head = checkout.git.run("rev-parse", "--verify", "HEAD^{commit}").text
-        span = f"{checked_sha(base_sha)}..{head}"
-        log = checkout.git.run("log", "--no-show-signature", f"-{_COMMITS_SHOWN}", "--format=%H %s", span).text
-        with self._snapshot(checkout) as (git, nested):
-            uncommitted = [*git.run(*_DIFF, "--name-only", "--no-renames", "-z", head).paths, *nested]
-            changed = bool(nested) or git.ask(*_DIFF, "--quiet", base_sha).status != 0
-        return Facts(
-            head,
-            tuple(Commit(sha, subject[:_SUBJECT_CHARS]) for sha, _, subject in map(_words, log.splitlines())),
-            tuple(os.fsencode(name).decode(errors="replace") for name in uncommitted[:_PATHS_SHOWN]),
-            changed,
-        )
-
-    def diff(self, ticket_id: str, base_sha: str, *, limit_bytes: int) -> str:
-        """Return the work since `base_sha` as a patch, uncommitted and untracked files included; changes nothing."""
-        with self._snapshot(self.checkout(ticket_id)) as (git, _):
-            patch = git.run(*_DIFF, checked_sha(base_sha), limit_bytes=limit_bytes + 1).stdout
-        cut = f"\n[cut after {limit_bytes} bytes]\n" if len(patch) > limit_bytes else ""
-        return patch[:limit_bytes].decode(errors="replace") + cut
 
     def unlock(self, ticket_id: str) -> tuple[Path, ...]:
         """Remove lock files of git in the way of this ticket, and return them.
@@ -249,6 +201,9 @@ class Trees(Clone):
             base_sha = base_sha or self._fork(fresh.name, theirs)
             start, note = theirs, f"it continues {branch} as {self.shown} has it, at {theirs}"
         git.run(*add, "--no-track", "-b", branch, str(path), start)
+        self.outbox().run(
+            "update-ref", f"refs/base/{ticket_id}", base_sha or fresh.sha
+        )  # kept from gc for `instructions`
         return base_sha or fresh.sha, note
 
     def _fork(self, base: str | None, revision: str) -> str:
@@ -256,44 +211,10 @@ class Trees(Clone):
         fresh = self.fetch_base(base)
         return self.clone().ask("merge-base", fresh.sha, revision).text or fresh.sha
 
-    @contextmanager
-    def _snapshot(self, checkout: Checkout) -> Iterator[tuple[Command, list[str]]]:
-        """Give git with an index of everything there is, and nested repositories; real index and objects are kept."""
-        with TemporaryDirectory(dir=self.state, prefix=".snapshot-") as room:
-            index, objects = Path(room, "index"), Path(room, "objects")
-            objects.mkdir()
-            git = checkout.git.with_environment(
-                GIT_INDEX_FILE=str(index),
-                GIT_OBJECT_DIRECTORY=str(objects),
-                GIT_ALTERNATE_OBJECT_DIRECTORIES=f'"{self.clone_path / "objects"}"',
-            )
-            if (checkout.admin / "index").is_file():
-                shutil.copyfile(checkout.admin / "index", index)
-            else:
-                git.run("read-tree", "HEAD")
-            nested = nested_repositories(git)
-            skipped = (f":(top,exclude,literal){name}" for name in nested)
-            git.ask("add", "--all", "--ignore-errors", "--", ":/", *skipped)
-            add_hidden(git, checkout.path)
-            yield git, nested
-
 
 def branch_of(ticket_id: str) -> str:
     """Return the name of the ticket's branch, in the clone and at the origin."""
     return f"ticket/{ticket_id}"
-
-
-def nested_repositories(git: Command) -> list[str]:
-    """Return untracked directories that are repositories: git would record them as links to nothing."""
-    return [name for name in git.run("ls-files", "--others", "--exclude-standard", "-z").paths if name.endswith("/")]
-
-
-def add_hidden(git: Command, path: Path) -> None:
-    """Add what only our own exclude list hides and is no leftover of the sandbox: those are empty."""
-    names = git.run("ls-files", "--others", "--exclude-per-directory=.gitignore", "-z", "--", *PLACEHOLDERS).paths
-    real = [name for name in names if not name.endswith("/") and _has_content(path / name)]
-    if real:
-        git.run("add", "--force", "--", *(f":(top,literal){name}" for name in real))
 
 
 def put_branch_back(checkout: Checkout, *, tolerant: bool) -> str:
@@ -336,12 +257,3 @@ def _half_made(admin: Path) -> bool:
     """
     lock = admin / "locked"
     return lock.is_file() and lock.read_bytes().strip() == b"initializing"
-
-
-def _has_content(path: Path) -> bool:
-    status = path.lstat()
-    return stat.S_ISLNK(status.st_mode) or (stat.S_ISREG(status.st_mode) and status.st_size > 0)
-
-
-def _words(line: str) -> tuple[str, str, str]:
-    return line.partition(" ")

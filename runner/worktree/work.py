@@ -1,0 +1,110 @@
+"""Read what a ticket's work is so far, and gather what belongs to a commit of it.
+
+Invariant: reading changes neither the index, nor the files, nor the clone's objects.
+
+Knows worktrees; does not know delivery.
+"""
+
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from runner.worktree.clone import PLACEHOLDERS, checked_sha
+from runner.worktree.command import Command
+from runner.worktree.trees import Checkout, Trees
+
+_COMMITS_SHOWN, _SUBJECT_CHARS, _PATHS_SHOWN = 50, 200, 200
+_DIFF = ("diff", "--cached", "--no-ext-diff", "--no-textconv", "--no-color")
+
+
+@dataclass(frozen=True)
+class Commit:
+    """One commit of a ticket."""
+
+    sha: str
+    subject: str
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What git shows of a ticket's work: the newest 50 commits, the first 200 uncommitted paths."""
+
+    head_sha: str
+    commits: tuple[Commit, ...]
+    uncommitted: tuple[str, ...]
+    changed: bool
+
+
+class Work(Trees):
+    """The work in the worktrees of a clone."""
+
+    def facts(self, ticket_id: str, base_sha: str) -> Facts:
+        """Return what the ticket's work is so far; `changed` compares the files with those of `base_sha`."""
+        checkout = self.checkout(ticket_id)
+        head = checkout.git.run("rev-parse", "--verify", "HEAD^{commit}").text
+        span = f"{checked_sha(base_sha)}..{head}"
+        log = checkout.git.run("log", "--no-show-signature", f"-{_COMMITS_SHOWN}", "--format=%H %s", span).text
+        with self._snapshot(checkout) as (git, nested):
+            uncommitted = [*git.run(*_DIFF, "--name-only", "--no-renames", "-z", head).paths, *nested]
+            changed = bool(nested) or git.ask(*_DIFF, "--quiet", base_sha).status != 0
+        return Facts(
+            head,
+            tuple(Commit(sha, subject[:_SUBJECT_CHARS]) for sha, _, subject in map(_words, log.splitlines())),
+            tuple(os.fsencode(name).decode(errors="replace") for name in uncommitted[:_PATHS_SHOWN]),
+            changed,
+        )
+
+    def diff(self, ticket_id: str, base_sha: str, *, limit_bytes: int) -> str:
+        """Return the work since `base_sha` as a patch, uncommitted and untracked files included; changes nothing."""
+        with self._snapshot(self.checkout(ticket_id)) as (git, _):
+            patch = git.run(*_DIFF, checked_sha(base_sha), limit_bytes=limit_bytes + 1).stdout
+        cut = f"\n[cut after {limit_bytes} bytes]\n" if len(patch) > limit_bytes else ""
+        return patch[:limit_bytes].decode(errors="replace") + cut
+
+    @contextmanager
+    def _snapshot(self, checkout: Checkout) -> Iterator[tuple[Command, list[str]]]:
+        """Give git with an index of everything there is, and nested repositories; real index and objects are kept."""
+        with TemporaryDirectory(dir=self.state, prefix=".snapshot-") as room:
+            index, objects = Path(room, "index"), Path(room, "objects")
+            objects.mkdir()
+            git = checkout.git.with_environment(
+                GIT_INDEX_FILE=str(index),
+                GIT_OBJECT_DIRECTORY=str(objects),
+                GIT_ALTERNATE_OBJECT_DIRECTORIES=f'"{self.clone_path / "objects"}"',
+            )
+            if (checkout.admin / "index").is_file():
+                shutil.copyfile(checkout.admin / "index", index)
+            else:
+                git.run("read-tree", "HEAD")
+            nested = nested_repositories(git)
+            skipped = (f":(top,exclude,literal){name}" for name in nested)
+            git.ask("add", "--all", "--ignore-errors", "--", ":/", *skipped)
+            add_hidden(git, checkout.path)
+            yield git, nested
+
+
+def nested_repositories(git: Command) -> list[str]:
+    """Return untracked directories that are repositories: git would record them as links to nothing."""
+    return [name for name in git.run("ls-files", "--others", "--exclude-standard", "-z").paths if name.endswith("/")]
+
+
+def add_hidden(git: Command, path: Path) -> None:
+    """Add what only our own exclude list hides and is no leftover of the sandbox: those are empty."""
+    names = git.run("ls-files", "--others", "--exclude-per-directory=.gitignore", "-z", "--", *PLACEHOLDERS).paths
+    real = [name for name in names if not name.endswith("/") and _has_content(path / name)]
+    if real:
+        git.run("add", "--force", "--", *(f":(top,literal){name}" for name in real))
+
+
+def _has_content(path: Path) -> bool:
+    status = path.lstat()
+    return stat.S_ISLNK(status.st_mode) or (stat.S_ISREG(status.st_mode) and status.st_size > 0)
+
+
+def _words(line: str) -> tuple[str, str, str]:
+    return line.partition(" ")
