@@ -46,7 +46,10 @@ class Reason(StrEnum):
 
 
 class Stop(StrEnum):
-    """What a person asked of a running ticket; done when its processes are gone."""
+    """What a person asked of a running ticket; done when its processes are gone.
+
+    It outlives a claim that ends otherwise: the next claim does it, before anything else.
+    """
 
     CANCEL = "cancel"
     HOLD = "hold"
@@ -259,7 +262,6 @@ def advance(ticket: Ticket, fact: Fact) -> Ticket:
         IllegalMove: The state does not allow `fact`, or a claim other than
             the present one reports it.
     """
-    after = None
     match ticket.state:
         case State.RUNNING:
             after = _while_running(ticket, fact)
@@ -267,10 +269,8 @@ def advance(ticket: Ticket, fact: Fact) -> Ticket:
             after = _while_ready(ticket, fact)
         case State.HELD:
             after = _while_held(ticket, fact)
-        case State.CANCELLED if isinstance(fact, Retried):
-            after = _ready(ticket, fresh=fact.fresh)
-        case State.CANCELLED | State.DONE:
-            pass
+        case _:
+            after = _once_over(ticket, fact)
     if after is None:
         raise IllegalMove(ticket.id, ticket.state, fact)
     return after
@@ -342,6 +342,12 @@ def _while_held(ticket: Ticket, fact: Fact) -> Ticket | None:
             return None
 
 
+def _once_over(ticket: Ticket, fact: Fact) -> Ticket | None:
+    if ticket.state is State.CANCELLED and isinstance(fact, Retried):
+        return _ready(ticket, fresh=fact.fresh or ticket.fresh)
+    return None
+
+
 def _while_running(ticket: Ticket, fact: Fact) -> Ticket | None:
     if isinstance(fact, StopRequested):
         return replace(ticket, stop=fact.stop, fresh=ticket.fresh or fact.fresh)
@@ -359,29 +365,30 @@ def _reported(ticket: Ticket, fact: Orphaned | PutBack | Held | Finished | Fresh
             return replace(
                 idle,
                 state=State.READY,
-                not_before_us=not_before_us,
+                not_before_us=0 if ticket.stop else not_before_us,
                 note=note,
+                stop=ticket.stop,
                 attempts=ticket.attempts + (cause is Cause.ATTEMPT),
                 waits=ticket.waits + 1 if cause in {Cause.WEATHER, Cause.START} else 0,
             )
+        case Held() if ticket.stop is Stop.CANCEL:
+            return _after_a_stop(idle, ticket.stop)
         case Held(_, reason, note):
             return replace(idle, state=State.HELD, reason=reason, note=note)
         case Finished():
             return replace(idle, state=State.DONE, waits=0)
         case FreshUsed():
             return replace(ticket, fresh=False)
-        case Stopped():
+        case _:
             return _after_a_stop(idle, ticket.stop)
 
 
 def _after_a_stop(idle: Ticket, stop: Stop | None) -> Ticket:
-    match stop:
-        case Stop.CANCEL:
-            return replace(idle, state=State.CANCELLED)
-        case Stop.HOLD:
-            return replace(idle, state=State.HELD, reason=Reason.OPERATOR)
-        case Stop.RETRY | None:
-            return _ready(idle, fresh=idle.fresh)
+    if stop is Stop.CANCEL:
+        return replace(idle, state=State.CANCELLED)
+    if stop is Stop.HOLD:
+        return replace(idle, state=State.HELD, reason=Reason.OPERATOR)
+    return _ready(idle, fresh=idle.fresh)
 
 
 def _after_a_death(ticket: Ticket, *, progressed: bool) -> Ticket:
