@@ -90,6 +90,11 @@ class Home:
         return self.path / "claude"
 
     @property
+    def user_home(self) -> Path:
+        """HOME of agents and commands, so that they meet none of the operator's files."""
+        return self.path / "user"
+
+    @property
     def tmp(self) -> Path:
         """For files that nobody misses."""
         return self.path / "tmp"
@@ -103,7 +108,7 @@ class Home:
         Raises:
             ConfigError: A directory is not fit; it says why and what to do.
         """
-        directories = (self.path, self.queue, self.worktrees, self.aside, self.claude, self.tmp)
+        directories = (self.path, self.queue, self.worktrees, self.aside, self.claude, self.user_home, self.tmp)
         mountinfo = _MOUNTINFO.read_text(errors="surrogateescape")
         for directory in directories:
             if repository is not None and directory.resolve().is_relative_to(repository.resolve()):
