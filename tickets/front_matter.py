@@ -151,7 +151,7 @@ def _pairs(front: str) -> Iterator[tuple[int, str, str | tuple[str, ...]]]:
     while not isinstance(key := next(events), yaml.MappingEndEvent):
         line, name = _line_of(key.start_mark), _text(key)
         value = next(events)
-        if isinstance(value, yaml.SequenceStartEvent):
+        if isinstance(value, yaml.SequenceStartEvent) and value.anchor is None and value.tag is None:
             items = []
             while not isinstance(item := next(events), yaml.SequenceEndEvent):
                 items.append(_text(item))
