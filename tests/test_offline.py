@@ -89,10 +89,11 @@ def text_of(message: Json) -> str:
 
 def test_continues_where_the_conversation_stands() -> None:
     """The next turn follows from the replies in the messages, whoever served them and whatever stands between."""
-    script = one_scene(LOOK, DONE, DONE, Reply((Text("Again."),)))
+    script = one_scene(Failure(529), LOOK, DONE, DONE, Reply((Text("Again."),)))
     with ScriptedServer(script) as server:
+        assert ask(server, user("go")).status_code == 529
         look = said(server, user("go"))
-        call = server.script.scenes[0].call_ids(0)[0]
+        call = server.script.scenes[0].call_ids(1)[0]
         so_far = [user("go"), look, tool_result(call, "one")]
     with ScriptedServer(script) as server:
         done = said(server, *so_far)
@@ -102,7 +103,7 @@ def test_continues_where_the_conversation_stands() -> None:
         assert text_of(said(server, *so_far)) == "Again."
         so_far += [{"role": "assistant", "content": "Again."}, user("and again")]
         assert text_of(said(server, *so_far)) == "Nothing is left to do."
-        assert [served.turn for served in server.served] == [1, 2, 3, 4]
+        assert [served.turn for served in server.served] == [2, 3, 4, 5]
 
 
 def test_a_switched_script_goes_on_after_the_turns_that_it_shares() -> None:
