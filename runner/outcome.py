@@ -97,6 +97,8 @@ class Outcome(StrEnum):
     NO_CLI = "no_cli"
     FAILED = "failed"
     UNEXPLAINED = "unexplained"
+    ORPHANED = "orphaned"
+    """Its daemon died before it: found by the next claim, which never saw it end."""
 
 
 class Next(StrEnum):
@@ -113,7 +115,7 @@ class Next(StrEnum):
     PAUSE = "pause"
     """Put back, no attempt, and the whole queue waits for the operator."""
     LEAVE = "leave"
-    """We stopped it: whoever asked says what becomes of the ticket."""
+    """Decided elsewhere: by whoever asked to stop, or by the next claim."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,10 +143,21 @@ RULES: Mapping[Outcome, Rule] = {
     Outcome.NO_CLI: Rule(Next.PAUSE),
     Outcome.FAILED: Rule(Next.AGAIN),
     Outcome.UNEXPLAINED: Rule(Next.WAIT),
+    Outcome.ORPHANED: Rule(Next.LEAVE),
 }
 
-_AUTHORIZATION = frozenset({"authentication_failed", "billing_error", "oauth_org_not_allowed"})
+_AUTHORIZATION = frozenset(
+    {
+        "account_on_hold",
+        "authentication_failed",
+        "billing_error",
+        "cloud_credential_error",
+        "oauth_org_not_allowed",
+        "verification_required",
+    }
+)
 _WEATHER = frozenset({"rate_limit", "overloaded", "server_error"})
+_CONTEXT_FULL = frozenset({"blocking_limit", "prompt_too_long", "rapid_refill_breaker"})
 _OUR_CLOCKS = frozenset({StoppedBy.START, StoppedBy.SILENCE, StoppedBy.TOOL_SILENCE})
 _FAILED_STARTS_TO_HOLD = 6
 """Twice what gives up a session: the new one failed in the same way."""
@@ -171,6 +184,8 @@ def _from_result(end: Ending, result: Result) -> Outcome:
             return Outcome.FINISHED
         case "success", False, "hook_stopped":
             return Outcome.ASKED
+        case _, _, reason if reason in _CONTEXT_FULL:
+            return Outcome.SESSION_OVER
         case "success", True, _:
             return _from_api_error(end, result.api_error_status)
         case "error_max_budget_usd", _, _:
@@ -186,10 +201,12 @@ def _from_result(end: Ending, result: Result) -> Outcome:
 def _from_api_error(end: Ending, status: int | None) -> Outcome:
     if end.api_error in _AUTHORIZATION or status in {401, 402, 403}:
         return Outcome.UNAUTHORIZED
-    if end.api_error in _WEATHER or status is None or status in {408, 409, 429} or status >= 500:  # noqa: PLR2004  # HTTP: the server's fault
+    if end.api_error in _WEATHER or status in {408, 409, 429} or (status or 0) >= 500:  # noqa: PLR2004  # HTTP: the server's fault
         return Outcome.WEATHER
-    if end.api_error == "invalid_request" or status in {400, 413}:
+    if end.api_error == "invalid_request" or status in {400, 413}:  # the CLI refuses some requests itself: no status
         return Outcome.SESSION_OVER
+    if status is None and end.api_error in {None, "unknown"}:  # no answer at all
+        return Outcome.WEATHER
     return Outcome.FAILED if end.confirmed else Outcome.UNEXPLAINED
 
 
@@ -206,7 +223,7 @@ def follow(
     """Return the fact that ends a claim whose run ended with `outcome`.
 
     Args:
-        outcome: Not FINISHED, STOPPED or a first RESUME_FAILED: those go on otherwise.
+        outcome: Not FINISHED, STOPPED, ORPHANED or a first RESUME_FAILED: those go on otherwise.
         ticket: As it was during the claim.
         now_us: The time.
         attempts: How many ends that the ticket caused hold it.
