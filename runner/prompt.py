@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from tickets.ticket import Expects, Spec
 
-INSTRUCTIONS_LIMIT = 48 * 1024
-"""Characters of a repository's own instructions: they travel in one argument of at most 128 KiB of UTF-8."""
+RULES_LIMIT = 64 * 1024
+"""Bytes of UTF-8 of what is appended to the system prompt: it travels in one argument, which holds
+131,071 bytes and no NUL."""
 
 _LISTED = 20
 
@@ -78,7 +79,10 @@ def fix(command: str, ending: str, output: str) -> str:
 
 
 def rules(spec: Spec, *, branch: str, verify: Sequence[str], instructions: str | None) -> str:
-    """Return what is appended to the system prompt; the CLI records it at a session's first request."""
+    """Return what is appended to the system prompt; the CLI records it at a session's first request.
+
+    What is beyond `RULES_LIMIT` is cut off; the repository's instructions come last.
+    """
     parts = [
         (
             f"You work unattended on ticket `{spec.id}`, in a git worktree of your own on the branch `{branch}`. "
@@ -97,8 +101,9 @@ def rules(spec: Spec, *, branch: str, verify: Sequence[str], instructions: str |
         parts.append("The ticket may leave the repository unchanged.")
     parts.append("End with a short account of what you did, for the person who reviews it.")
     if instructions is not None:
-        parts.append("The repository's own instructions:\n\n" + instructions[:INSTRUCTIONS_LIMIT])
-    return "\n\n".join(parts)
+        parts.append("The repository's own instructions:\n\n" + instructions)
+    text = "\n\n".join(parts).replace("\0", "")
+    return text.encode(errors="replace")[:RULES_LIMIT].decode(errors="ignore")
 
 
 def _facts(handover: Handover) -> list[str]:

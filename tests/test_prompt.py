@@ -1,0 +1,162 @@
+"""What the agent is told: the ticket as it was written, facts as they are, and nothing that breaks a frame."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runner.prompt import RULES_LIMIT, Handover, first, fix, fresh, resumed, rules
+from tickets.ticket import Expects, Spec
+
+SPEC = Spec("fix-1", "Make `total` add up.\n", title="Totals")
+EVERYTHING = Handover(
+    cut_off=["Bash: make test"],
+    commits=["1a2b3c4 Add a test"],
+    uncommitted=["M total.py"],
+    failed_check="make check",
+    effects=["comment: done, https://forge.example/1"],
+    question="Round up or down?",
+    answer="Down.",
+    left_microusd=1_234_567,
+)
+FACTS = (
+    "outcome is unknown. Check before you run them again:\n- Bash: make test",
+    "The check `make check` failed",
+    "Commits on the branch so far:\n- 1a2b3c4 Add a test",
+    "Changed and not committed:\n- M total.py",
+    "returns its first outcome:\n- comment: done, https://forge.example/1",
+    "About $1.23 may still be spent",
+)
+LINES = st.lists(st.text(max_size=5), max_size=30)
+HANDOVERS = st.builds(
+    Handover,
+    cut_off=LINES,
+    commits=LINES,
+    uncommitted=LINES,
+    failed_check=st.none() | st.text(max_size=5),
+    effects=LINES,
+    question=st.none() | st.text(max_size=5),
+    answer=st.none() | st.text(max_size=5),
+    left_microusd=st.none() | st.integers(0, 10**9),
+)
+
+
+def rules_of(spec: Spec = SPEC, *, verify: tuple[str, ...] = (), instructions: str | None = None) -> str:
+    """Return the rules for a ticket on its branch."""
+    return rules(spec, branch=f"ticket/{spec.id}", verify=verify, instructions=instructions)
+
+
+@given(st.text(), st.text())
+def test_ticket_text_is_passed_on_verbatim(title: str, text: str) -> None:
+    """A first prompt is the title, if there is one, and the text as it was written; nothing is added."""
+    assert first(Spec("t", text, title=title)) == (f"{title}\n\n{text}" if title else text)
+
+
+@given(st.text(min_size=1), HANDOVERS)
+def test_fresh_session_begins_with_the_ticket(text: str, handover: Handover) -> None:
+    """A session that takes over reads the whole ticket, then what the earlier one left."""
+    prompt = fresh(Spec("t", text), handover)
+    assert prompt.startswith(text + "\n\n---\n\nNote from the ticket runner: an earlier session")
+
+
+def test_resumed_session_is_not_given_the_ticket_again() -> None:
+    """A session that goes on is told that it was interrupted and every fact, in their order."""
+    prompt = resumed(replace(EVERYTHING, answer=None))
+    assert prompt.startswith("Your work on this ticket was interrupted")
+    assert SPEC.text not in prompt
+    assert [fact for fact in FACTS if fact not in prompt] == []
+    assert sorted(FACTS, key=prompt.index) == list(FACTS)
+
+
+def test_answer_opens_the_prompt() -> None:
+    """An answered session reads the answer first and is not told that it was interrupted."""
+    prompt = resumed(EVERYTHING)
+    assert prompt.startswith("Your question has an answer:\n\nDown.\n\nGo on")
+    assert "interrupted" not in prompt
+    assert [fact for fact in FACTS if fact not in prompt] == []
+
+
+def test_fresh_session_is_told_the_same_facts() -> None:
+    """A session that takes over reads the question, its answer and every fact."""
+    prompt = fresh(SPEC, EVERYTHING)
+    assert "It asked:\n\nRound up or down?\n\nThe answer:\n\nDown." in prompt
+    assert [fact for fact in FACTS if fact not in prompt] == []
+
+
+@pytest.mark.parametrize("handover", [Handover(question="Which?"), Handover(answer="That."), Handover()])
+def test_half_a_question_is_not_told(handover: Handover) -> None:
+    """A question without an answer, or an answer whose question is lost, is not told to a new session."""
+    assert "It asked" not in fresh(SPEC, handover)
+
+
+def test_nothing_known_is_said_as_such() -> None:
+    """Without facts the agent reads only that git shows no change."""
+    prompt = resumed(Handover())
+    assert prompt.endswith("do not repeat what is done.\n\nGit shows no change in the worktree yet.")
+
+
+@pytest.mark.parametrize("handover", [Handover(commits=["1 a"]), Handover(uncommitted=["M a"])])
+def test_change_is_not_denied(handover: Handover) -> None:
+    """Where git shows a change, of either kind, nobody says that there is none."""
+    assert "no change" not in resumed(handover)
+
+
+@given(st.integers(0, 60))
+def test_long_lists_are_counted(count: int) -> None:
+    """Of a long list the first twenty lines are told and the rest is counted."""
+    prompt = resumed(Handover(uncommitted=[f"M file-{n}" for n in range(count)]))
+    assert prompt.count("- M file-") == min(count, 20)
+    assert (f"- and {count - 20} more" in prompt) == (count > 20)
+
+
+@given(st.text(st.sampled_from("`~a\n"), max_size=30))
+def test_output_of_a_check_cannot_leave_its_fence(output: str) -> None:
+    """Whatever a check prints, its output stands between two fences that it does not contain."""
+    lines = fix("make check", "exit code 1", output).split("\n")
+    marks = [number for number, line in enumerate(lines) if line.startswith("```") and set(line) == {"`"}]
+    fence = max((lines[number] for number in marks), key=len)
+    opening, closing = (number for number in marks if lines[number] == fence)
+    assert "\n".join(lines[opening + 1 : closing]) == (output.strip() or "(it printed nothing)")
+    assert lines[closing + 2].startswith("Mend the cause")
+
+
+def test_failed_check_says_what_failed_and_how() -> None:
+    """A failed check is sent back with its command, how it ended and the end of its output."""
+    prompt = fix("make check", "exit code 2", "a.py:1: no\n")
+    assert prompt.startswith("A check of this ticket failed: `make check` (exit code 2).")
+    assert "\n```\na.py:1: no\n```\n" in prompt
+
+
+def test_rules_name_the_place_and_the_checks() -> None:
+    """The rules name ticket and branch and each check, and leave out what does not apply."""
+    text = rules_of(verify=("make check", "make test"))
+    assert "ticket `fix-1`" in text
+    assert "branch `ticket/fix-1`" in text
+    assert "must pass:\n- `make check`\n- `make test`\n\n" in text
+    assert "unchanged" not in text
+    assert "instructions" not in text
+    assert "must pass" not in rules_of()
+
+
+def test_rules_allow_no_change_where_none_is_expected() -> None:
+    """A ticket that expects nothing is told that it may leave the repository as it is."""
+    assert "may leave the repository unchanged" in rules_of(Spec("t", "Look.", expects=Expects.NOTHING))
+
+
+def test_repository_instructions_come_last() -> None:
+    """The repository's own instructions end the rules, whole when they are short."""
+    assert rules_of(instructions="Use tabs.").endswith("\n\nThe repository's own instructions:\n\nUse tabs.")
+
+
+@pytest.mark.parametrize("letter", ["a", "é", "字", "🎫"])
+def test_rules_fit_into_one_argument(letter: str) -> None:
+    """Instructions of any length and script are cut where a character ends, at the limit in bytes."""
+    size = len(rules_of(instructions=letter * RULES_LIMIT).encode())
+    assert RULES_LIMIT - 4 < size <= RULES_LIMIT
+
+
+@given(st.text(st.characters(), max_size=50), st.lists(st.text(st.characters(), max_size=9), max_size=3))
+def test_rules_are_an_argument_that_a_process_takes(instructions: str, verify: list[str]) -> None:
+    """Rules hold no NUL and nothing that is not UTF-8, whatever the repository and the ticket hold."""
+    assert b"\0" not in rules_of(verify=tuple(verify), instructions=instructions).encode()
