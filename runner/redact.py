@@ -19,8 +19,9 @@ class Redactor:
 
     @classmethod
     def of(cls, secrets: Iterable[str]) -> "Redactor":
-        """Return a redactor of every value that is long enough, longest first."""
-        return cls(tuple(sorted({s for s in secrets if len(s) >= SHORTEST}, key=len, reverse=True)))
+        """Return a redactor of every value that is long enough, without the space around it, longest first."""
+        known = {secret for s in secrets if len(secret := s.strip()) >= SHORTEST}
+        return cls(tuple(sorted(known, key=lambda secret: (-len(secret), secret))))
 
     def text(self, text: str) -> str:
         """Return `text` with every secret in it replaced."""
