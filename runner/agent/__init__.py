@@ -6,7 +6,7 @@ to it and what it tells, `sdk` is the only file that imports the SDK.
 Does not know tickets, transcripts, processes or the store: those are callables.
 """
 
-from runner.agent.conversation import Stop, converse
+from runner.agent.conversation import Interrupted, Stop, converse
 from runner.agent.words import (
     Answer,
     ApiRetried,
@@ -28,6 +28,7 @@ __all__ = [
     "ApiRetried",
     "Clocks",
     "Heard",
+    "Interrupted",
     "Message",
     "Options",
     "RateLimited",

@@ -9,14 +9,15 @@ Knows sdk.py for what is said. Does not know what an ending leads to.
 """
 
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import anyio
 from anyio.lowlevel import checkpoint
 
 from runner.agent import sdk
-from runner.agent.words import Clocks, Heard, Message, Options, ToolEnded, ToolStarted, cli_environment
+from runner.agent.words import ApiRetried, Clocks, Heard, Message, Options, ToolEnded, ToolStarted, cli_environment
 from runner.outcome import Ending, StoppedBy
 
 _GLANCE_S = 0.5  # between two looks at the clocks
@@ -25,17 +26,42 @@ _HEARD_S = 1.0
 _STDERR_LINES, _LINE_CHARS, _DETAIL_CHARS = 30, 500, 4000
 
 
+class Interrupted(Exception):
+    """Somebody asked for the end while something was under way that has none of its own."""
+
+
 class Stop:
     """Asks for the end of a run; whoever asks first gives the reason. Not for other threads."""
 
     def __init__(self) -> None:
         self.event = anyio.Event()
         self.reason: StoppedBy | None = None
+        self._scopes: set[anyio.CancelScope] = set()
 
     def set(self, reason: StoppedBy) -> None:
         """Ask."""
         self.reason = self.reason or reason
         self.event.set()
+        for scope in self._scopes:
+            scope.cancel()
+
+    @contextmanager
+    def interrupts(self) -> Iterator[None]:
+        """Cancel what is inside as soon as somebody asks.
+
+        Raises:
+            Interrupted: Somebody did.
+        """
+        with anyio.CancelScope() as scope:
+            self._scopes.add(scope)
+            try:
+                if self.reason is not None:
+                    scope.cancel()
+                yield
+            finally:
+                self._scopes.discard(scope)
+        if scope.cancelled_caught:
+            raise Interrupted
 
 
 async def converse(
@@ -63,6 +89,9 @@ async def converse(
         before_tool: Awaited before a tool runs; when it raises, the tool does not run and the model is told that it
             failed.
         on_message: Awaited for each message, in order; what it raises ends the processes and is raised.
+
+    Raises:
+        Exception: What `on_message` or `end_processes` raises, as it is.
     """
     run = _Run(options, clocks, stop, end_processes, before_tool, on_message)
     try:
@@ -86,7 +115,7 @@ class _Run:
     before_tool: Callable[[ToolStarted], Awaitable[None]]
     on_message: Callable[[Message], Awaitable[None]]
     error: Exception | None = None
-    """What `on_message` raised."""
+    """What `on_message` or `end_processes` raised."""
     heard: bool = False
     tools: set[str] = field(default_factory=set)
     """Ids of the calls that run now."""
@@ -107,10 +136,10 @@ class _Run:
             with self.draining:
                 await self.take_all(prompt)
         except Exception as error:  # noqa: BLE001  the SDK raises bare ones too
-            before = self.end
+            before, why = self.end, self.note
             self.end, self.note = sdk.explain(error, before, self.options.session_id, heard=self.heard)
             if before.stopped_by is not None:  # then it is we who broke the connection
-                self.end = replace(self.end, trouble=before.trouble)
+                self.end, self.note = replace(self.end, trouble=before.trouble), why
         finally:
             self.drained.set()
             self.watching.cancel()
@@ -130,12 +159,20 @@ class _Run:
             self.heard, self.heard_at = True, anyio.current_time()
             self.end, messages = sdk.understand(frame, self.end, self.options.session_id)
             for message in messages:
-                if isinstance(message, ToolEnded):
-                    self.tools.discard(message.tool_use_id)
+                self.heed(message)
                 await self.tell(message)
             if not messages and self.heard_at >= self.told_at + _HEARD_S:
                 await self.tell(Heard())
         self.end = replace(self.end, exit_code=0)
+
+    def heed(self, message: Message) -> None:
+        match message:
+            case ToolEnded():
+                self.tools.discard(message.tool_use_id)
+            case ApiRetried():
+                self.heard_at += message.delay_s  # it waits, and is silent from then on
+            case _:
+                pass
 
     async def tell(self, message: Message) -> None:
         self.told_at = anyio.current_time()
@@ -170,7 +207,7 @@ class _Run:
             left_s, reason = 0, self.stop.reason if self.end.result is None else StoppedBy.LINGER
         if left_s <= 0:
             self.end = replace(self.end, stopped_by=reason)
-            self.note = f"stopped: {reason}"
+            self.note = f"stopped by us: {reason}"
         return left_s
 
     def next_clock(self) -> tuple[float, StoppedBy]:
@@ -196,6 +233,8 @@ class _Run:
                 await self.end_processes()
                 with anyio.move_on_after(_DRAIN_S):
                     await self.drained.wait()
+        except Exception as error:  # noqa: BLE001  as above
+            self.error = error
         finally:
             self.draining.cancel()
 

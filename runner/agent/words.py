@@ -140,7 +140,7 @@ class Clocks:
     start_s: float
     """Until the first message."""
     silence_s: float
-    """Without a message, outside a tool; while a response is made there are many."""
+    """Without a message, outside a tool; while a response is made there are many, and a wait for a retry is none."""
     tool_silence_s: float
     """Without a message, in a tool."""
     linger_s: float
