@@ -1,0 +1,327 @@
+"""The configuration: what is understood, and in which words the rest is refused."""
+
+import os
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from runner.config import Config, Credential, credential, find_config, template
+from runner.config.file import keys_of
+from runner.config.values import Surroundings
+from runner.errors import ConfigError, Exit
+
+KEY = "sk-ant-api03-made-up"
+
+
+def read(text: str, environ: dict[str, str] | None = None, directory: Path = Path("/etc/ticket-runner")) -> Config:
+    """Return the configuration that the file's text is."""
+    return Config.of(tomllib.loads(text), Surroundings(directory, environ or {}), file="a.toml")
+
+
+def problems(text: str) -> list[str]:
+    """Return all that is said of the file's text."""
+    with pytest.raises(ConfigError) as caught:
+        read(text)
+    assert caught.value.exit_code is Exit.CONFIG
+    return str(caught.value).splitlines()
+
+
+def test_the_repository_is_enough() -> None:
+    """With the repository alone all else has a value, and every derived place follows from it."""
+    config = read('repository = "repos/example.git"')
+    assert (config.repository, config.name) == ("/etc/ticket-runner/repos/example.git", "example")
+    assert config.repository_path == Path("/etc/ticket-runner/repos/example.git")
+    assert config.state_directory.parent == Path(os.environ["XDG_STATE_HOME"], "ticket-runner")
+    assert config.state_directory.name.startswith("example-")
+    assert config.queue_directory == config.state_directory / "queue"
+    assert config.database_url == f"sqlite:///{config.state_directory}/ticket-runner.sqlite3"
+    assert (config.limits.ticket_microusd, config.limits.day_microusd) == (5_000_000, 50_000_000)
+
+
+@pytest.mark.parametrize(
+    ("repository", "name"),
+    [
+        ("https://git.example/team/web-app.git", "web-app"),
+        ("git@git.example:web-app.git/", "web-app"),
+        ("ssh://git.example/~me/what%20is this", "what-20is-this"),
+        ("https://git.example/.git", "git.example"),
+        ("file:///", "queue"),
+    ],
+)
+def test_a_url_stays_as_it_is_and_names_the_queue(repository: str, name: str) -> None:
+    """A URL is no path, and the queue is called after its last part as far as that can be a name."""
+    config = read(f'repository = "{repository}"')
+    assert (config.repository, config.repository_path, config.name) == (repository, None, name)
+
+
+def test_two_repositories_of_one_name_have_two_states() -> None:
+    """Repositories that differ only in their place do not share a state directory."""
+    one, two = read('repository = "/a/example"'), read('repository = "/b/example"')
+    assert one.name == two.name
+    assert one.state_directory != two.state_directory
+
+
+def test_the_unit_gives_the_state_directory() -> None:
+    """Under systemd the state is in $STATE_DIRECTORY, the first of several, unless the file says otherwise."""
+    unit = {"STATE_DIRECTORY": "/var/lib/ticket-runner/a:/var/lib/b"}
+    assert read('repository = "/r"', unit).state_directory == Path("/var/lib/ticket-runner/a")
+    assert read('repository = "/r"\nstate_directory = "s"', unit).state_directory == Path("/etc/ticket-runner/s")
+    assert read('repository = "/r"\nstate_directory = "s"', unit).queue_directory == Path("/etc/ticket-runner/s/queue")
+
+
+def test_paths_start_at_the_file_and_at_home(tmp_path: Path) -> None:
+    """Relative paths in a loaded file start at its directory, and ~ is the home directory."""
+    path = tmp_path / "ticket-runner.toml"
+    path.write_text('repository = ".."\nqueue_directory = "~/tickets"\n[credential]\nfile = "key"\n')
+    config = Config.load(path, {})
+    assert config.repository == str(tmp_path.parent)
+    assert config.queue_directory == Path(os.environ["HOME"], "tickets")
+    assert config.credential.file == tmp_path / "key"
+
+
+def test_every_problem_is_told_at_once() -> None:
+    """All that is wrong is said in one error, a line each with file and key, and no value is shown."""
+    text = """
+        concurency = 2
+        ticket_usd = 3
+        agnet.model = "x"
+        name = "-x"
+        state_directory = 4
+        poll_s = nan
+        verify = ["make", ""]
+        setup = "make"
+        [limits]
+        ticket_usd = 0
+        day_usd = "lots"
+        attempts = 1.5
+        [agent]
+        environment = { ANTHROPIC_API_KEY = "sk-made-up" }
+        base_url = "https://user:sk-made-up@host"
+        tools = 3
+        [clocks]
+        drain_s = -1
+        lease_s = 2
+        run_s = inf
+        [git]
+        base = "--all"
+        password_env = "$PASSWORD"
+        [env]
+        TICKET_RUNNER_HOME = "x"
+    """
+    assert sorted(problems(text)) == [
+        "a.toml: agent.base_url: must be a URL that starts with http:// or https:// and has no credential in it",
+        (
+            "a.toml: agent.environment: ANTHROPIC_API_KEY is a secret: put its value into a file of its own and name it"
+            " in credential.file"
+        ),
+        "a.toml: agent.tools: must be a list: [...]",
+        "a.toml: agnet: unknown key, did you mean agent?",
+        "a.toml: clocks.drain_s: must be above 0",
+        "a.toml: clocks.lease_s: must be at least 5",
+        "a.toml: clocks.run_s: must be a finite number",
+        "a.toml: concurency: unknown key, did you mean concurrency?",
+        "a.toml: env: TICKET_RUNNER_HOME is set by ticket-runner itself",
+        "a.toml: git.base: must be one word that does not start with `-`",
+        "a.toml: git.password_env: must be the name of an environment variable",
+        "a.toml: limits.attempts: must be a whole number",
+        'a.toml: limits.day_usd: must be a number or "unlimited"',
+        "a.toml: limits.ticket_usd: must be above 0",
+        "a.toml: name: must be 1 to 64 of A-Z a-z 0-9 . _ - and start with a letter or digit",
+        "a.toml: poll_s: must be a finite number",
+        "a.toml: repository: is required",
+        "a.toml: setup: must be a list: [...]",
+        "a.toml: state_directory: must be a path in quotes",
+        "a.toml: ticket_usd: unknown key, did you mean limits.ticket_usd?",
+        "a.toml: verify[1]: must be a shell command",
+    ]
+
+
+@pytest.mark.parametrize("key", ["ticket_usd", "day_usd"])
+@pytest.mark.parametrize("value", ["0", "-1", "nan", "inf", "-inf", "true", '"5"', "2e6", "[]"])
+def test_money_is_a_real_amount(key: str, value: str) -> None:
+    """A cap of zero or less, no number, or one beyond a million is refused."""
+    (problem,) = problems(f'repository = "/r"\nlimits.{key} = {value}')
+    assert problem.startswith(f"a.toml: limits.{key}: must be ")
+
+
+def test_a_day_may_be_unlimited() -> None:
+    """The word "unlimited" takes the day's cap away, and cents are exact in micro-dollars."""
+    limits = read('repository = "/r"\nlimits.day_usd = "unlimited"\nlimits.ticket_usd = 0.29').limits
+    assert (limits.day_microusd, limits.ticket_microusd) == (None, 290_000)
+
+
+@pytest.mark.parametrize(
+    ("repository", "said"),
+    [
+        ("", "must be a path or a URL"),
+        ("--upload-pack=x", "must be a path or a URL"),
+        ("a\\nb", "must be a path or a URL"),
+        ("https://me:secret@git.example/r", "has a password in it"),
+    ],
+)
+def test_a_repository_that_git_would_misread_is_refused(repository: str, said: str) -> None:
+    """An empty repository, an option, a control character and a password in the URL are refused, and not repeated."""
+    (problem,) = problems(f'repository = "{repository}"')
+    assert problem.startswith(f"a.toml: repository: {said}")
+    assert "secret" not in problem
+
+
+def test_a_configuration_cannot_be_changed() -> None:
+    """A loaded configuration is frozen, and its text does not show the database's address."""
+    config = read('repository = "/r"\ndatabase_url = "postgresql+psycopg://me:secret@host/db"')
+    with pytest.raises(ValueError, match="frozen"):
+        config.concurrency = 3
+    assert "secret" not in repr(config)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"a = ", "ticket-runner.toml: not TOML: Invalid value (at end of document)"),
+        (b"a = '\xff'", "ticket-runner.toml: not UTF-8: byte 5"),
+        (b"a = " + b"[" * 5000, "ticket-runner.toml: not TOML: "),
+    ],
+)
+def test_a_file_that_is_not_toml_is_refused(tmp_path: Path, content: bytes, said: str) -> None:
+    """What is not TOML is refused with the file's name."""
+    path = tmp_path / "ticket-runner.toml"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError) as caught:
+        Config.load(path, {})
+    assert str(caught.value).startswith(said)
+
+
+def test_a_missing_file_is_a_configuration_error(tmp_path: Path) -> None:
+    """A file that is not there is refused with its path."""
+    with pytest.raises(ConfigError, match=r"none\.toml: cannot be read: No such file"):
+        Config.load(tmp_path / "none.toml", {})
+
+
+def test_the_file_is_found_upwards(tmp_path: Path) -> None:
+    """The chosen file comes first, then the variable's, then the nearest one upwards; without any, all are named."""
+    here = tmp_path / "a" / "b"
+    here.mkdir(parents=True)
+    with pytest.raises(ConfigError, match=r"--config or \$TICKET_RUNNER_CONFIG"):
+        find_config(here, {})
+    for directory in (tmp_path, here.parent):
+        (directory / "ticket-runner.toml").touch()
+    assert find_config(here, {}) == here.parent / "ticket-runner.toml"
+    assert find_config(here, {"TICKET_RUNNER_CONFIG": "/x.toml"}) == Path("/x.toml")
+    assert find_config(here, {"TICKET_RUNNER_CONFIG": "/x.toml"}, Path("y.toml")) == Path("y.toml")
+
+
+def uncommented(text: str) -> str:
+    """Return a template with every key in force."""
+    return re.sub(r"^#(?=[a-z_]+ = )", "", text, flags=re.MULTILINE)
+
+
+def test_the_template_has_every_key() -> None:
+    """Every key is in the template, with a value that is valid, and nothing else is."""
+    table = tomllib.loads(uncommented(template(Path("/srv/example.git"))))
+    config = Config.of(table, Surroundings())
+    given = {
+        f"{key}.{inner}" if key != "env" else key
+        for key, value in table.items()
+        for inner in (value if isinstance(value, dict) else [None])
+    }
+    assert {key.removesuffix(".None") for key in given} == set(keys_of(Config))
+    assert config.limits.day_usd == 50.0
+
+
+def test_the_template_tells_the_defaults() -> None:
+    """A value in the template is the default, but where the text says in words what that is."""
+    text = template("https://git.example/r")
+    plain = read(text).model_dump()
+    shown = read(uncommented(text)).model_dump()
+    for key in set(keys_of(Config)) - {"repository"}:
+        table, _, leaf = key.rpartition(".")
+        default, value = (model[table][leaf] if table else model[leaf] for model in (plain, shown))
+        (comment,) = re.findall(rf"((?:^# .*\n)+)#{leaf} = ", text, flags=re.MULTILINE)
+        explained = "Default: " in comment.replace("\n# ", " ")
+        assert explained is (value != default), key
+
+
+@pytest.mark.parametrize("repository", ['/a "b" \\c', "/ü\x7f"])
+def test_the_template_quotes_the_repository(repository: str) -> None:
+    """Any path comes out of the template as it went in."""
+    assert tomllib.loads(template(Path(repository)))["repository"] == repository
+
+
+def places(tmp_path: Path, *, file: str | None = None, unit: str | None = None) -> tuple[Config, dict[str, str]]:
+    """Return a configuration and an environment with a key in the given places."""
+    text = 'repository = "/r"\n'
+    if file is not None:
+        (tmp_path / "key").write_text(file)
+        (tmp_path / "key").chmod(0o600)
+        text += '[credential]\nfile = "key"\n'
+    environ = {}
+    if unit is not None:
+        (tmp_path / "anthropic-api-key").write_text(unit)
+        (tmp_path / "anthropic-api-key").chmod(0o400)
+        environ["CREDENTIALS_DIRECTORY"] = str(tmp_path)
+    return read(text, directory=tmp_path), environ
+
+
+def test_the_first_place_with_a_key_wins(tmp_path: Path) -> None:
+    """The environment comes first, then the file, then the unit's; the kind of the key decides its variable."""
+    config, environ = places(tmp_path, file="sk-ant-oat01-made-up\n", unit=f"{KEY}\n")
+    found = credential(config, environ | {"CLAUDE_CODE_OAUTH_TOKEN": "token", "ANTHROPIC_API_KEY": KEY})
+    assert found == Credential("ANTHROPIC_API_KEY", KEY, "$ANTHROPIC_API_KEY")
+    found = credential(config, environ | {"CLAUDE_CODE_OAUTH_TOKEN": "token"})
+    assert found == Credential("CLAUDE_CODE_OAUTH_TOKEN", "token", "$CLAUDE_CODE_OAUTH_TOKEN")
+    found = credential(config, environ)
+    assert found == Credential("CLAUDE_CODE_OAUTH_TOKEN", "sk-ant-oat01-made-up", f"{tmp_path}/key (credential.file)")
+    config, environ = places(tmp_path, unit=f"{KEY}\n")
+    found = credential(config, environ)
+    assert (found.variable, found.value) == ("ANTHROPIC_API_KEY", KEY)
+    assert KEY not in repr(found)
+
+
+def test_without_a_key_all_places_are_named(tmp_path: Path) -> None:
+    """With no key anywhere the error names every place that was looked at."""
+    config, environ = places(tmp_path)
+    with pytest.raises(ConfigError) as caught:
+        credential(config, environ | {"CREDENTIALS_DIRECTORY": str(tmp_path)})
+    assert str(caught.value) == (
+        "no key for Claude: looked at $ANTHROPIC_API_KEY, $CLAUDE_CODE_OAUTH_TOKEN, credential.file (not given)"
+        " and $CREDENTIALS_DIRECTORY/anthropic-api-key (not there)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "is empty"),
+        (" \n", "is empty"),
+        (f"{KEY}\nsecond\n", "must be one line with the key and nothing else"),
+        (f"export KEY={KEY}", "must be one line with the key and nothing else"),
+        (f"{KEY}\u00e4", "has a byte in it that no key has"),
+    ],
+)
+def test_a_bad_key_is_refused_and_not_shown(tmp_path: Path, content: str, said: str) -> None:
+    """A key that is empty, more than a line or not ASCII is refused with its place, and is in no message."""
+    config, environ = places(tmp_path, file=content, unit=KEY)
+    with pytest.raises(ConfigError) as caught:
+        credential(config, environ)
+    assert str(caught.value) == f"{tmp_path}/key (credential.file): {said}" + (
+        ": put a key there, or take it away" if said == "is empty" else ""
+    )
+
+
+def test_an_empty_variable_is_refused() -> None:
+    """A variable that is set to nothing is a mistake, not a missing key."""
+    with pytest.raises(ConfigError, match=r"^\$ANTHROPIC_API_KEY: is empty"):
+        credential(read('repository = "/r"'), {"ANTHROPIC_API_KEY": ""})
+
+
+def test_a_key_that_everyone_can_read_is_refused(tmp_path: Path) -> None:
+    """A key's file that others can read, or that is named and not there, is refused."""
+    config, environ = places(tmp_path, file=KEY)
+    (tmp_path / "key").chmod(0o644)
+    with pytest.raises(ConfigError, match=r"every user of this machine can read it: chmod 600"):
+        credential(config, environ)
+    (tmp_path / "key").unlink()
+    with pytest.raises(ConfigError, match=r"there is no such file"):
+        credential(config, environ)
