@@ -14,7 +14,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import ArgumentError, OperationalError
 from sqlalchemy.pool import ConnectionPoolEntry
-from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_exponential_jitter
+from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from runner.errors import ConfigError
 from runner.store import place
@@ -171,7 +171,7 @@ def _postgresql(url: URL, *, read_only: bool) -> tuple[Engine, Engine | None]:
 @retry(
     retry=retry_if_exception_type(OperationalError),
     stop=stop_after_delay(_CONNECTING_S),
-    wait=wait_exponential_jitter(initial=0.1, max=2.0),
+    wait=wait_random_exponential(multiplier=0.2, max=2.0),
     reraise=True,
 )
 def _patiently(engine: Engine) -> Connection:

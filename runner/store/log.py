@@ -32,6 +32,13 @@ def events(rx: Rx, *, ticket: str | None = None, since: int = 0, limit: int = 10
     return [Entry(found["id"], _event(found)) for found in rx.connection.execute(query).mappings()]
 
 
+def latest(rx: Rx, ticket: str, *, limit: int) -> list[Entry]:
+    """Return a ticket's last `limit` entries, oldest first."""
+    query = select(schema.event).where(_e.ticket == ticket).order_by(_e.seq.desc()).limit(limit)
+    found = rx.connection.execute(query).mappings().all()
+    return [Entry(entry["id"], _event(entry)) for entry in reversed(found)]
+
+
 def last_id(rx: Rx) -> int:
     """Return the id of the newest entry, 0 for an empty log: where to follow it from."""
     return int(rx.connection.execute(select(func.coalesce(func.max(_e.id), 0))).scalar_one())
@@ -49,14 +56,12 @@ def round_names(rx: Rx, ticket: str) -> list[Name]:
 
 
 def open_tools(rx: Rx, ticket: str) -> list[Event]:
-    """Return the starts of the tools that were begun since the agent last finished and never ended."""
+    """Return the starts of the tools that the ticket's latest run with any tool began and did not end."""
+    latest = select(_e.run).where(_e.ticket == ticket, _e.name == Name.TOOL_STARTED).order_by(_e.seq.desc()).limit(1)
     query = (
         select(schema.event)
-        .where(
-            _e.ticket == ticket,
-            _e.seq > _last_seq(ticket, Name.AGENT_FINISHED),
-            _e.name.in_([Name.TOOL_STARTED, Name.TOOL_ENDED]),
-        )
+        .where(_e.ticket == ticket, _e.run == latest.scalar_subquery())
+        .where(_e.name.in_([Name.TOOL_STARTED, Name.TOOL_ENDED]))
         .order_by(_e.seq)
     )
     started: dict[object, Event] = {}
@@ -67,6 +72,23 @@ def open_tools(rx: Rx, ticket: str) -> list[Event]:
         else:
             started.pop(tool, None)
     return list(started.values())
+
+
+def failed_check(rx: Rx, ticket: str) -> str | None:
+    """Return the command of the check that failed after the agent last finished, or None."""
+    query = (
+        select(schema.event)
+        .where(_e.ticket == ticket, _e.seq > _last_seq(ticket, Name.AGENT_FINISHED), _e.name == Name.CHECK_FAILED)
+        .order_by(_e.seq.desc())
+        .limit(1)
+    )
+    failed = rx.connection.execute(query).mappings().one_or_none()
+    return None if failed is None else str(_event(failed).payload.get("command"))
+
+
+def is_set_up(rx: Rx, ticket: str) -> bool:
+    """Return whether the set-up of the ticket's present worktree has ended well."""
+    return Name.SETUP_ENDED in names_since(rx, ticket, Name.WORKTREE_MADE)
 
 
 def _last_seq(ticket: str, name: Name) -> ColumnElement[int]:

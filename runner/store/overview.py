@@ -105,7 +105,8 @@ _PLAIN = (
 
 def _lines(chosen: Select[tuple[str]]) -> Select[tuple[object, ...]]:
     """Return the query for each ticket with its latest session and event; its text stays where it is."""
-    generation = select(func.max(_s.generation)).where(_s.ticket == _t.id).scalar_subquery()
+    all_of_them = schema.session.alias()
+    generation = select(func.max(all_of_them.c.generation)).where(all_of_them.c.ticket == _t.id).scalar_subquery()
     return (
         select(
             *[column for column in _t if column.name != "text"],

@@ -1,13 +1,15 @@
 """The queue as a whole: whether it waits, and the starts of the daemons that work on it."""
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import asdict, dataclass
 
-from sqlalchemy import select, update
+from sqlalchemy import delete, select, update
 
 from runner.events import Name
 from runner.store import schema
 from runner.store.connection import Rx, Tx
 from runner.store.errors import UnknownRow
+from tickets.source import Refused
 
 _q = schema.queue.c
 
@@ -81,6 +83,23 @@ def paused(rx: Rx) -> Pause | None:
     if since_us is None or (until_us is not None and until_us <= rx.now_us):
         return None
     return Pause(found["reason"], found["note"], found["paused_by"], since_us, until_us)
+
+
+def refuse(tx: Tx, refused: Collection[Refused]) -> None:
+    """Save all that the source holds now and cannot become a ticket; each is logged when it is new or has changed."""
+    before = {refusal.where: refusal.fingerprint for refusal in refusals(tx)}
+    tx.connection.execute(delete(schema.refusal))
+    for refusal in refused:
+        tx.connection.execute(schema.refusal.insert().values(asdict(refusal) | {"at_us": tx.now_us}))
+        if before.get(refusal.where) != refusal.fingerprint:
+            tx.log("", Name.FILE_REFUSED, where=refusal.where, problem=refusal.problem)
+
+
+def refusals(rx: Rx) -> list[Refused]:
+    """Return what the source held, when it was last looked at, that cannot become a ticket."""
+    columns = schema.refusal.c
+    query = select(columns.where, columns.problem, columns.fingerprint).order_by(columns.where)
+    return [Refused(*found) for found in rx.connection.execute(query)]
 
 
 def _save(tx: Tx, values: dict[str, str | int | None]) -> None:

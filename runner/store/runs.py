@@ -5,9 +5,11 @@ once, whatever has become of the ticket since: money is never lost to the fence,
 never counted twice.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
+from itertools import takewhile
 
-from sqlalchemy import ColumnElement, RowMapping, case, func, or_, select, update
+from sqlalchemy import ColumnElement, RowMapping, and_, case, func, or_, select, update
 
 from runner.budget import Cost, CostKind
 from runner.events import Name, Value
@@ -21,7 +23,7 @@ _r = schema.run.c
 _e = schema.event.c
 
 _FAILED_STARTS = frozenset({Outcome.UNEXPLAINED, Outcome.NEVER_STARTED})
-_SAYS_NOTHING = frozenset({Outcome.WEATHER, Outcome.STOPPED})
+_SAYS_NOTHING = (Outcome.WEATHER, Outcome.STOPPED, Outcome.ORPHANED)
 _LET_GO = (Name.TICKET_RETRIED, Name.TICKET_RELEASED)
 
 
@@ -181,18 +183,27 @@ def failed_starts(rx: Rx, ticket: str) -> int:
     we ended say nothing and are passed over.
     """
     let_go = select(func.coalesce(func.max(_e.at_us), 0)).where(_e.ticket == ticket, _e.name.in_(_LET_GO))
-    ended = (
-        select(_r.outcome)
-        .where(_r.ticket == ticket, _r.ended_at_us.is_not(None), _r.started_at_us >= let_go.scalar_subquery())
-        .where(_r.outcome.not_in(_SAYS_NOTHING))
+    return in_a_row(rx, and_(_r.ticket == ticket, _r.started_at_us >= let_go.scalar_subquery()), _FAILED_STARTS)
+
+
+def in_a_row(rx: Rx, which: ColumnElement[bool], outcomes: Collection[Outcome]) -> int:
+    """Return how many of the latest ended runs, in a row, were not confirmed and ended with one of `outcomes`."""
+    query = (
+        select(_r.outcome, _r.confirmed)
+        .where(which, _r.ended_at_us.is_not(None), or_(_r.confirmed, _r.outcome.not_in(_SAYS_NOTHING)))
         .order_by(_r.number.desc())
     )
-    failed = 0
-    for outcome in rx.connection.execute(ended).scalars():
-        if outcome not in _FAILED_STARTS:
-            break
-        failed += 1
-    return failed
+    ended = rx.connection.execute(query).all()
+    return sum(1 for _ in takewhile(lambda run: not run.confirmed and run.outcome in outcomes, ended))
+
+
+def fix_rounds(rx: Rx, ticket: str) -> int:
+    """Return how often a failed check was sent back to the agent since a person last let it work again."""
+    again = select(func.coalesce(func.max(_e.at_us), 0)).where(_e.ticket == ticket, _e.name == Name.TICKET_RETRIED)
+    sent_back = select(func.count()).where(
+        _r.ticket == ticket, _r.kind == Kind.FIX, _r.started_at_us >= again.scalar_subquery()
+    )
+    return int(rx.connection.execute(sent_back).scalar_one())
 
 
 def spent(rx: Rx, ticket: str) -> int:

@@ -224,3 +224,12 @@ queue = Table(  # one row, made by the first migration
     Column("note", Words),
     Column("paused_by", Words),
 )
+
+refusal = Table(  # what the source holds now that cannot become a ticket
+    "refusal",
+    metadata,
+    Column("where", Words, primary_key=True),
+    Column("problem", Words, nullable=False),
+    Column("fingerprint", Words, nullable=False),
+    Column("at_us", BigInteger, nullable=False),
+)

@@ -12,7 +12,7 @@ from sqlalchemy import RowMapping, select, update
 from runner.events import Name
 from runner.outcome import Outcome
 from runner.session import Session
-from runner.store import schema, tickets
+from runner.store import runs, schema, tickets
 from runner.store.connection import Rx, Tx
 from runner.store.errors import UnknownRow
 
@@ -114,12 +114,7 @@ def last_session(rx: Rx, ticket: str) -> Session | None:
     last = _latest(rx, ticket)
     if last is None:
         return None
-    ended = select(_r.outcome).where(_r.session == last.id, _r.ended_at_us.is_not(None)).order_by(_r.number.desc())
-    unexplained = 0
-    for outcome in rx.connection.execute(ended).scalars():
-        if outcome != Outcome.UNEXPLAINED:
-            break
-        unexplained += 1
+    unexplained = runs.in_a_row(rx, _r.session == last.id, {Outcome.UNEXPLAINED})
     return Session(last.id, last.generation, last.confirmed, last.closed_reason, unexplained)
 
 

@@ -18,6 +18,7 @@ from runner.store import log, queue, schema
 from runner.store.connection import Rx, Tx
 from runner.store.errors import LostTicket, UnknownTicket
 from runner.store.text import to_json, to_words
+from tickets.source import Known
 from tickets.ticket import (
     Claimed,
     Expects,
@@ -81,10 +82,14 @@ def take_in(tx: Tx, source: str, spec: Spec) -> Row | None:
     return get(tx, spec.id)
 
 
-def known(rx: Rx, ticket_id: str) -> str | None:
-    """Return the id of the ticket with the same canonical id, or None."""
-    found = rx.connection.execute(select(_t.id).where(_t.canonical == canonical_id(ticket_id))).scalar_one_or_none()
-    return None if found is None else str(found)
+def known(rx: Rx, ticket_id: str) -> Known | None:
+    """Return the ticket with the same canonical id, or None."""
+    query = select(schema.ticket).where(_t.canonical == canonical_id(ticket_id))
+    found = rx.connection.execute(query).mappings().one_or_none()
+    if found is None:
+        return None
+    row = _row(found)
+    return Known(row.spec, row.ticket.state)
 
 
 def get(rx: Rx, ticket_id: str) -> Row:
@@ -154,10 +159,11 @@ def claim_next(tx: Tx, *, epoch: int, home: str, lease_s: float) -> Row | None:
     return get(tx, found.id)
 
 
-def renew(tx: Tx, ticket_id: str, token: int, lease_s: float) -> bool:
-    """Let a claim hold for `lease_s` from now; False when it has lost its ticket."""
+def renew(tx: Tx, ticket_id: str, token: int, lease_s: float) -> Ticket | None:
+    """Let a claim hold for `lease_s` from now and return its ticket; None when it has lost it."""
     renewal = update(schema.ticket).where(_held_by(ticket_id, token)).values(lease_until_us=_lease(tx, lease_s))
-    return tx.connection.execute(renewal.returning(_t.id)).one_or_none() is not None
+    renewed = tx.connection.execute(renewal.returning(_t.id)).one_or_none()
+    return None if renewed is None else get(tx, ticket_id).ticket
 
 
 def is_claimed(rx: Rx, ticket_id: str, token: int) -> bool:

@@ -14,6 +14,7 @@ def upgrade() -> None:
     _epoch()
     _event()
     _queue()
+    _refusal()
     _ticket()
     _session()
     _run()
@@ -64,6 +65,17 @@ def _queue() -> None:
         sa.Column("note", sa.Text()),
         sa.Column("paused_by", sa.Text()),
         sa.PrimaryKeyConstraint("id", name="pk_queue"),
+    )
+
+
+def _refusal() -> None:
+    op.create_table(
+        "refusal",
+        sa.Column("where", sa.Text(), nullable=False),
+        sa.Column("problem", sa.Text(), nullable=False),
+        sa.Column("fingerprint", sa.Text(), nullable=False),
+        sa.Column("at_us", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("where", name="pk_refusal"),
     )
 
 
