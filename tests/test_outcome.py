@@ -136,6 +136,8 @@ def test_rule_holds_for_a_reason_only() -> None:
         (api_error(None, None, reason="prompt_too_long"), Outcome.SESSION_OVER),
         (api_error(None, "unknown", reason="blocking_limit"), Outcome.SESSION_OVER),
         (api_error(404, "model_not_found"), Outcome.UNEXPLAINED),
+        (api_error(404, "unknown"), Outcome.UNEXPLAINED),
+        (api_error(422, None, confirmed=True), Outcome.FAILED),
         (api_error(None, "max_output_tokens", confirmed=True), Outcome.FAILED),
         (Ending(resumed=True, exit_code=-9), Outcome.NEVER_STARTED),
         (Ending(resumed=True, confirmed=True, exit_code=-9), Outcome.KILLED),

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from runner.prompt import RULES_LIMIT, Handover, first, fix, fresh, resumed, rules
@@ -157,6 +157,7 @@ def test_rules_fit_into_one_argument(letter: str) -> None:
 
 
 @given(st.text(st.characters(), max_size=50), st.lists(st.text(st.characters(), max_size=9), max_size=3))
+@example("a\0b\udc80", ["\0"])
 def test_rules_are_an_argument_that_a_process_takes(instructions: str, verify: list[str]) -> None:
     """Rules hold no NUL and nothing that is not UTF-8, whatever the repository and the ticket hold."""
     assert b"\0" not in rules_of(verify=tuple(verify), instructions=instructions).encode()
