@@ -150,6 +150,7 @@ def test_short_forms_are_read() -> None:
         ("title: a: b", "fix.md:2: the front matter is not YAML: mapping values are not allowed here"),
         ("title: a\n\x07", "fix.md:3: a character that YAML does not allow"),
         ('title: "\\U99999999"', "fix.md:1: the front matter is not YAML"),
+        ('title: "\\U00110000"', "fix.md:1: the front matter is not YAML"),
         ("- a", "fix.md:2: lines of `key: value` are expected"),
         ("title:", "fix.md:2: a value is missing"),
         ("title: a\n...\n--- b", "fix.md:4: nothing may follow the keys"),
@@ -412,6 +413,16 @@ def test_the_held_file_moves_and_a_stranger_beside_it_stays(queue: Queue) -> Non
     queue.write("fix.md", "Other.\n")
     queue.moved("fix", State.DONE)
     assert queue.files() == {"fix.md": "Other.\n", "done/fix.md": "Do it.\n"}
+
+
+def test_a_retry_writes_over_no_stranger(queue: Queue) -> None:
+    """A ticket that goes back to the queue leaves its file where it is when a person has put another into the root."""
+    queue.taken("fix.md")
+    queue.moved("fix", State.HELD)
+    queue.write("fix.md", "Other.\n")
+    queue.moved("fix", State.READY)
+    assert queue.files() == {"fix.md": "Other.\n", "held/fix.md": "Do it.\n"}
+    assert "with other content" in refusals(queue.ripe())[0]
 
 
 def test_a_mirror_moves_no_link(queue: Queue) -> None:

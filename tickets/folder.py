@@ -99,8 +99,6 @@ class Folder:
         """
         _demand_id(ticket_id)
         target = self._place(state) / (ticket_id + _SUFFIX)
-        if os.path.lexists(target):
-            return
         for source in (self._place(other) / target.name for other in (*PLACES, State.READY)):
             if source.is_file() and not source.is_symlink():
                 make_directory(target.parent)
