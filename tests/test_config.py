@@ -107,6 +107,7 @@ def test_every_problem_is_told_at_once() -> None:
         [git]
         base = "--all"
         password_env = "$PASSWORD"
+        x = 1
         [env]
         TICKET_RUNNER_HOME = "x"
     """
@@ -125,6 +126,7 @@ def test_every_problem_is_told_at_once() -> None:
         "a.toml: env: TICKET_RUNNER_HOME is set by ticket-runner itself",
         "a.toml: git.base: must be one word that does not start with `-`",
         "a.toml: git.password_env: must be the name of an environment variable",
+        "a.toml: git.x: unknown key",
         "a.toml: limits.attempts: must be a whole number",
         'a.toml: limits.day_usd: must be a number or "unlimited"',
         "a.toml: limits.ticket_usd: must be above 0",
