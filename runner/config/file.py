@@ -95,9 +95,9 @@ def keys_of(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
 
 
 def _hint(key: str, keys: list[str]) -> str:
-    leaf = key.rpartition(".")[2]
-    elsewhere = [other for other in keys if other.rpartition(".")[2] == leaf]
-    if "." not in key:
-        keys = [*keys, *sorted({table for other in keys if (table := other.rpartition(".")[0])})]
-    near = elsewhere or get_close_matches(key, keys, 1) or get_close_matches(leaf, keys, 1)
-    return f", did you mean {near[0]}?" if near else ""
+    table, _, leaf = key.rpartition(".")
+    tables = [] if table else [other.rpartition(".")[0] for other in keys if "." in other]
+    leaves = {other.rpartition(".")[2]: other for other in [*keys, *tables]}
+    leaves |= {other.rpartition(".")[2]: other for other in keys if other.rpartition(".")[0] == table}
+    near = get_close_matches(leaf, leaves, 1)
+    return f", did you mean {leaves[near[0]]}?" if near else ""
