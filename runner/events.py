@@ -79,6 +79,7 @@ class Name(StrEnum):
     AGENT_STARTED = "agent.started"
     AGENT_STALLED = "agent.stalled"
     AGENT_RETRIED = "agent.retried"
+    AGENT_LIMITED = "agent.limited"
     AGENT_FINISHED = "agent.finished"
     TOOL_STARTED = "tool.started"
     TOOL_ENDED = "tool.ended"
@@ -153,8 +154,11 @@ ROUTINE = frozenset(
         Name.RUN_ENDED,
         Name.AGENT_STARTED,
         Name.AGENT_RETRIED,
+        Name.AGENT_LIMITED,
         Name.SETUP_STARTED,
         Name.CHECK_STARTED,
+        Name.CHECK_PASSED,
+        Name.CHECK_FAILED,
     }
 )
 """What every claim writes, however soon its daemon dies; anything else is progress."""

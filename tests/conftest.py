@@ -19,6 +19,10 @@ from threading import Event
 from time import monotonic
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("here", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("here")  # a deadline is a timed assertion
 
 _COOKIE = b"TICKET_RUNNER_COOKIE="
 _CREDENTIALS_AND_PLACES = (

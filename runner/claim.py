@@ -1,0 +1,345 @@
+"""One claim of one ticket: prepare, converse, check, deliver.
+
+Each step finds what an earlier claim has done and goes on from there, so a claim
+that was killed anywhere is simply followed by another. What comes out is one fact;
+the supervisor saves it.
+
+Knows the runs, git and the commands of the configuration. Does not know the queue,
+the source or who else runs.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import ParamSpec, TypeVar
+
+from anyio.to_thread import run_sync
+
+from runner import run as runs_of_claim
+from runner.agent import Interrupted, Stop
+from runner.budget import Scarce
+from runner.children import CommandEnd, run_command
+from runner.errors import ConfigError
+from runner.events import Name, Value, finished_conversation
+from runner.outcome import RULES, Next, Outcome, StoppedBy, follow, weather_delay_s
+from runner.processes import Cookie
+from runner.prompt import Handover, first, fix, fresh, resumed, rules
+from runner.run import Parts, Ran, log_claimed
+from runner.session import Kind, Plan
+from runner.store import LostTicket, log, runs, tickets
+from runner.store.tickets import Row
+from runner.worktree import (
+    BaseMissing,
+    CommitRefused,
+    Facts,
+    GitFailed,
+    PushRefused,
+    RepositoryDenied,
+    RepositoryUnreachable,
+    Tree,
+    WorktreeLocked,
+    WorktreeRefused,
+)
+from tickets.ticket import Cause, Expects, Fact, Finished, Held, PutBack, Reason, Stopped
+
+_US = 1_000_000
+_NOTE_CHARS = 2_000
+_RESERVED_WAIT_S = 60.0
+"""How long a ticket waits for money that running tickets have reserved and may give back."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How a claim ended."""
+
+    fact: Fact
+    pause: str | None = None
+    """Why no other ticket should be started until a person has looked, None when that is not so."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailedCheck:
+    """The first check that did not pass."""
+
+    command: str
+    ending: str
+    output: str
+
+
+async def work(parts: Parts, row: Row, stop: Stop) -> Report:
+    """Do what the ticket still needs, until a fact ends the claim.
+
+    Args:
+        parts: Of the daemon.
+        row: The ticket as claimed.
+        stop: Set by others to end the claim.
+
+    Raises:
+        LostTicket: The claim is not ours any more; nothing may be reported.
+    """
+    claim = _Claim(parts, row, stop)
+    try:
+        return await claim.go()
+    except Interrupted:
+        return claim.stopped()
+    except (RepositoryUnreachable, WorktreeLocked) as error:
+        until_us = await claim.now_us() + round(weather_delay_s(row.ticket.waits + 1) * _US)
+        return claim.report(PutBack(row.ticket.token, Cause.WEATHER, until_us, claim.note(str(error))))
+    except RepositoryDenied as error:
+        return claim.report(PutBack(row.ticket.token, Cause.START, 0, str(error)), pause=str(error))
+    except (WorktreeRefused, BaseMissing, ConfigError) as error:
+        return claim.report(claim.held(Reason.WORKTREE, str(error)))
+    except (PushRefused, CommitRefused, GitFailed) as error:
+        return claim.report(claim.held(Reason.DELIVERY, str(error)))
+
+
+class _Claim:
+    """The steps of a claim; each is safe to repeat."""
+
+    def __init__(self, parts: Parts, row: Row, stop: Stop) -> None:
+        self._parts, self._row, self._stop = parts, row, stop
+        self._config, self._spec = parts.config, row.spec
+        self._id, self._token = row.ticket.id, row.ticket.token
+        self._verify = tuple(row.spec.verify if row.spec.verify is not None else parts.config.verify)
+
+    async def go(self) -> Report:
+        """Take the ticket as far as it goes."""
+        await runs_of_claim.reap(self._parts, self._id)
+        await runs_of_claim.account(self._parts, self._id)
+        if self._row.ticket.stop is not None:
+            return Report(Stopped(self._token))
+        tree = await self._worktree()
+        if (failed := await self._set_up(tree)) is not None:
+            return failed
+        return await self._converse_until_checked(tree)
+
+    async def _converse_until_checked(self, tree: Tree) -> Report:
+        finished = finished_conversation(await self._write(log.round_names, self._id))
+        failed: FailedCheck | None = None
+        while True:
+            if not finished:
+                ended = await self._converse(tree, failed)
+                if ended is not None:
+                    return ended
+            failed = await self._check(tree)
+            if failed is None:
+                return await self._deliver(tree)
+            if await self._write(runs.fix_rounds, self._id) >= self._config.max_fix_rounds:
+                return Report(self.held(Reason.CHECKS, f"`{failed.command}`: {failed.ending}\n{failed.output}"))
+            finished = False
+
+    async def _worktree(self) -> Tree:
+        repository = self._parts.repository
+        await self._in_thread(repository.unlock, self._id)
+        tree = await self._in_thread(partial(repository.ensure, self._id, self._spec.base, base_sha=self._row.base_sha))
+        if self._row.base_sha is None:
+            await self._write(
+                tickets.set_tree,
+                self._id,
+                self._token,
+                home=str(self._parts.home.path),
+                branch=tree.branch,
+                base_sha=tree.base_sha,
+            )
+        name = Name.WORKTREE_MADE if tree.made else Name.WORKTREE_REUSED
+        await self._log(name, branch=tree.branch, base_sha=tree.base_sha, note=tree.note)
+        return tree
+
+    async def _set_up(self, tree: Tree) -> Report | None:
+        """Run the set-up commands in a worktree where they have not all passed yet."""
+        if not self._config.setup or await self._write(log.is_set_up, self._id):
+            return None
+        for command in self._config.setup:
+            await self._log(Name.SETUP_STARTED, command=command)
+            end = await self._command(command, tree, timeout_s=self._config.limits.setup_s)
+            if end.exit_code != 0:
+                fact = follow(
+                    Outcome.FAILED,
+                    self._row.ticket,
+                    now_us=await self.now_us(),
+                    attempts=self._config.limits.attempts,
+                    note=self.note(f"set-up `{command}`: {_ending(end)}\n{end.output}"),
+                )
+                return Report(fact)
+        await self._log(Name.SETUP_ENDED)
+        return None
+
+    async def _converse(self, tree: Tree, failed: FailedCheck | None) -> Report | None:
+        """Let the agent work; None when it finished, else how the claim ends."""
+        handover = await self._handover(tree)
+        repository = self._parts.repository
+        system = rules(
+            self._spec,
+            branch=tree.branch,
+            verify=self._verify,
+            instructions=await self._in_thread(repository.instructions, tree.base_sha),
+        )
+        ran = await runs_of_claim.converse(
+            self._parts,
+            self._row,
+            tree,
+            prompt=partial(self._prompt, handover, failed),
+            system=system,
+            kind=Kind.FIX if failed else None,
+            stop=self._stop,
+        )
+        if isinstance(ran, Scarce):
+            return await self._scarce(ran)
+        if ran.outcome is Outcome.FINISHED:
+            return None
+        return await self._ended(ran, tree)
+
+    def _prompt(self, handover: Handover, failed: FailedCheck | None, plan: Plan, left_microusd: int) -> str:
+        facts = replace(handover, left_microusd=left_microusd)
+        if plan.kind is Kind.FIRST:
+            return first(self._spec)
+        if not plan.resume:
+            text = fresh(self._spec, facts)
+            return text if failed is None else f"{text}\n\n{fix(failed.command, failed.ending, failed.output)}"
+        return resumed(facts) if failed is None else fix(failed.command, failed.ending, failed.output)
+
+    async def _ended(self, ran: Ran, tree: Tree) -> Report:
+        """Say what follows a run that did not finish its conversation."""
+        if RULES[ran.outcome].next is Next.LEAVE:
+            return self.stopped()
+        note = await self._why(ran, tree)
+        fact = follow(
+            ran.outcome,
+            self._row.ticket,
+            now_us=await self.now_us(),
+            attempts=self._config.limits.attempts,
+            failed_starts=await self._write(runs.failed_starts, self._id),
+            note=note,
+            reset_at_us=ran.ending.reset_at_us,
+        )
+        return Report(fact, pause=note if RULES[ran.outcome].next is Next.PAUSE else None)
+
+    async def _why(self, ran: Ran, tree: Tree) -> str:
+        if ran.outcome is Outcome.BUDGET:
+            with suppress(CommitRefused):
+                await self._commit(tree)
+            spent = await self._write(runs.spent, self._id)
+            return (
+                f"spent ${spent / 1e6:.2f} and its cap is reached; the work so far is committed on {tree.branch} in "
+                f"{tree.path}: raise budget_usd or limits.ticket_usd and `release` it, or split the ticket"
+            )
+        parts = [str(ran.outcome), ran.ending.detail]
+        if ran.ending.result is not None and ran.ending.result.api_error_status is not None:
+            parts.insert(1, f"HTTP {ran.ending.result.api_error_status}")
+        return self.note(": ".join(part for part in parts if part))
+
+    async def _scarce(self, scarce: Scarce) -> Report:
+        if scarce is Scarce.TICKET:
+            spent = await self._write(runs.spent, self._id)
+            note = (
+                f"spent ${spent / 1e6:.2f}: too little of its cap is left to go on; raise it and `release` the ticket"
+            )
+            return Report(self.held(Reason.BUDGET, note))
+        now_us = await self.now_us()
+        if scarce is Scarce.DAY:
+            until_us, note = runs_of_claim.day_start_us(now_us) + 24 * 3600 * _US, "the day's cap is spent"
+        else:
+            until_us, note = now_us + round(_RESERVED_WAIT_S * _US), "running tickets have the rest of the day's cap"
+        return Report(PutBack(self._token, Cause.ALLOWANCE, until_us, note))
+
+    async def _check(self, tree: Tree) -> FailedCheck | None:
+        """Run the checks in order and return the first that fails."""
+        for command in self._verify:
+            await self._log(Name.CHECK_STARTED, command=command)
+            end = await self._command(command, tree, timeout_s=self._config.limits.verify_s)
+            if end.exit_code != 0:
+                await self._log(Name.CHECK_FAILED, command=command, ending=_ending(end), duration_s=end.duration_s)
+                return FailedCheck(command, _ending(end), self._parts.redactor.text(end.output))
+            await self._log(Name.CHECK_PASSED, command=command, duration_s=end.duration_s)
+        return None
+
+    async def _deliver(self, tree: Tree) -> Report:
+        """Commit, push, and see the commit at the origin; done only then."""
+        await self._commit(tree)
+        facts = await self._facts(tree)
+        if not facts.changed:
+            if self._spec.expects is Expects.NOTHING:
+                return Report(Finished(self._token))
+            return Report(self.held(Reason.NO_CHANGE, "the agent finished and nothing differs from the base"))
+        pushed = await self._in_thread(self._parts.repository.push, self._id)
+        if not await self._in_thread(self._parts.repository.delivered, self._id, pushed.sha):
+            return Report(self.held(Reason.DELIVERY, f"the repository does not have {pushed.sha} on {pushed.branch}"))
+        await self._log(Name.BRANCH_PUSHED, sha=pushed.sha, branch=pushed.branch)
+        return Report(Finished(self._token))
+
+    async def _commit(self, tree: Tree) -> None:
+        subject = self._spec.title or f"Work on {self._id}"
+        message = f"{subject}\n\nTicket: {self._id}"
+        sha = await self._in_thread(self._parts.repository.commit_all, self._id, message)
+        if sha is not None:
+            await self._log(Name.BRANCH_COMMITTED, sha=sha, branch=tree.branch)
+
+    async def _handover(self, tree: Tree) -> Handover:
+        facts = await self._facts(tree)
+        cut_off = await self._write(log.open_tools, self._id)
+        return Handover(
+            cut_off=tuple(f"{tool.payload.get('tool')}: {tool.payload.get('summary')}" for tool in cut_off),
+            commits=tuple(f"{commit.sha[:10]} {commit.subject}" for commit in facts.commits),
+            uncommitted=facts.uncommitted,
+            failed_check=await self._write(log.failed_check, self._id),
+        )
+
+    async def _facts(self, tree: Tree) -> Facts:
+        return await self._in_thread(self._parts.repository.facts, self._id, tree.base_sha)
+
+    async def _command(self, line: str, tree: Tree, *, timeout_s: float) -> CommandEnd:
+        with self._stop.interrupts():
+            return await run_command(
+                line,
+                cwd=tree.path,
+                environment=self._parts.command_environment,
+                cookie=Cookie(str(self._parts.home.path), self._id, self._token),
+                timeout_s=timeout_s,
+            )
+
+    async def _in_thread(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Do what blocks (git) in a thread, unless the claim was asked to stop."""
+        with self._stop.interrupts():
+            return await run_sync(partial(call, *args, **kwargs))
+
+    async def _write(self, fn: Callable[..., T], *args: object, **kwargs: object) -> T:
+        return await self._parts.store.write(fn, *args, **kwargs)
+
+    async def _log(self, name: Name, **payload: Value) -> None:
+        await self._parts.store.write(log_claimed, self._id, self._token, name, payload)
+
+    async def now_us(self) -> int:
+        """Return the time by the store's clock."""
+        return await self._parts.store.write(lambda tx: tx.now_us)
+
+    def stopped(self) -> Report:
+        """Report for whoever asked the claim to stop."""
+        if self._stop.reason is StoppedBy.LOST:
+            raise LostTicket(self._id, self._token)
+        if self._stop.reason is StoppedBy.OPERATOR:
+            return Report(Stopped(self._token))
+        return Report(PutBack(self._token, Cause.DRAIN))
+
+    def held(self, reason: Reason, note: str) -> Held:
+        """Return the fact that holds the ticket, its note bounded and without secrets."""
+        return Held(self._token, reason, self.note(note))
+
+    def note(self, text: str) -> str:
+        """Return `text` as it may be stored and shown."""
+        return self._parts.redactor.text(text)[-_NOTE_CHARS:]
+
+    def report(self, fact: Fact, *, pause: str | None = None) -> Report:
+        """Return the report that ends the claim with `fact`."""
+        return Report(fact, pause)
+
+
+def _ending(end: CommandEnd) -> str:
+    if end.timed_out:
+        return f"stopped after {end.duration_s:.0f} s"
+    if end.signal is not None:
+        return f"ended by signal {end.signal}"
+    return f"exit code {end.exit_code}"

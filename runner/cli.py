@@ -1,0 +1,323 @@
+"""The command line: parse, build the parts, call one function, return its exit code.
+
+Imports inside the commands, so that one that only reads needs neither the SDK nor git.
+"""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import click
+import typer
+
+from runner.errors import ConfigError, Exit, RunnerError, UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from runner.config import Config
+    from runner.store import Store
+
+_DIFF_BYTES = 10 * 1024 * 1024
+_SAMPLE = """\
+---
+title: Say hello
+budget_usd: 0.50
+---
+Add a file HELLO.md to the top of this repository: one friendly sentence about what the repository is for.
+"""
+
+app = typer.Typer(
+    name="ticket-runner",
+    help="Work on a queue of tickets with Claude, each in a git worktree of its own, and lose nothing when killed.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", "-c", help="The configuration; default: $TICKET_RUNNER_CONFIG, or ./ticket-runner.toml upwards."
+    ),
+]
+TicketArgument = Annotated[str, typer.Argument(help="The ticket's id.", metavar="TICKET")]
+JsonOption = Annotated[bool, typer.Option("--json", help="As JSON.")]
+
+
+def main() -> None:
+    """Run the command line and exit."""
+    try:
+        code = app(standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        sys.stdout.write(error.format_message() + "\n")
+        code = Exit.USAGE
+    except click.ClickException as error:
+        error.show(file=sys.stderr)
+        code = Exit.USAGE
+    except click.Abort:
+        code = Exit.FAILED
+    except RunnerError as error:
+        sys.stderr.write(f"ticket-runner: {error}\n")
+        code = error.exit_code
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = Exit.OK
+    sys.exit(int(code or Exit.OK))
+
+
+@app.command()
+def init(
+    repository: Annotated[Path, typer.Argument(help="The repository to work on.")] = Path(),
+    *,
+    force: Annotated[bool, typer.Option(help="Write over a configuration that is there.")] = False,
+) -> None:
+    """Write a commented configuration and a sample ticket for a repository."""
+    from runner.config import Config, template
+    from runner.home import Home
+
+    top = _checkout_of(repository)
+    path = top / "ticket-runner.toml"
+    if path.exists() and not force:
+        raise UsageError(f"{path} exists already: `init --force` writes over it")
+    path.write_text(template("."), encoding="utf-8")
+    config = Config.load(path)
+    Home(config.state_directory, config.queue_directory).prepare(config.repository_path)
+    sample = config.state_directory / "hello.md"
+    sample.write_text(_SAMPLE, encoding="utf-8")
+    typer.echo(f"configuration  {path}\nqueue          {config.queue_directory}\nsample ticket  {sample}")
+    typer.echo(f"next           ticket-runner check; ticket-runner add {sample}; ticket-runner start --once")
+
+
+@app.command()
+def check(config: ConfigOption = None) -> int:
+    """Look at configuration, credential and machine before any money is spent."""
+    from runner import preflight
+
+    failed = False
+    for finding in preflight.check(_load(config)):
+        typer.echo(f"{'ok' if finding.ok else 'WRONG':<6} {finding.what:<16} {finding.said}")
+        failed = failed or not finding.ok
+    return Exit.CONFIG if failed else Exit.OK
+
+
+@app.command()
+def add(
+    file: Annotated[str, typer.Argument(help="A Markdown file, or - for standard input.")],
+    ticket_id: Annotated[str | None, typer.Option("--id", help="The ticket's id; default: the file's name.")] = None,
+    config: ConfigOption = None,
+) -> None:
+    """Put a ticket into the queue."""
+    from tickets import folder
+    from tickets.front_matter import NotATicket
+
+    loaded = _load(config)
+    if file == "-" and ticket_id is None:
+        raise UsageError("a ticket from standard input needs --id")
+    _refuse_known(loaded, ticket_id if ticket_id is not None else Path(file).stem)
+    loaded.queue_directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        path = folder.add(loaded.queue_directory, sys.stdin.buffer.read() if file == "-" else Path(file), ticket_id)
+    except NotATicket as error:
+        raise RunnerError(str(error)) from error
+    except OSError as error:
+        raise RunnerError(f"{file}: {error.strerror}") from error
+    typer.echo(f"added {path}")
+
+
+@app.command()
+def start(
+    *,
+    once: Annotated[bool, typer.Option(help="Work until nothing is ready, then exit.")] = False,
+    config: ConfigOption = None,
+) -> int:
+    """Run the daemon in the foreground."""
+    from runner import daemon
+
+    return daemon.serve(_load(config), once=once)
+
+
+@app.command()
+def status(
+    *,
+    as_json: JsonOption = False,
+    done: Annotated[bool, typer.Option(help="Also tickets that are done or cancelled.")] = False,
+    since: Annotated[str | None, typer.Option(help="Only what changed since: 2h, 3d, or 2026-01-31.")] = None,
+    config: ConfigOption = None,
+) -> None:
+    """Show one row per ticket; works with the daemon down."""
+    from runner import render
+    from runner import status as of
+    from tickets.ticket import State
+
+    with _reading(_load(config)) as store:
+        view = store.read(of.look, states=[*State] if done else of.OPEN, since_us=_since_us(since))
+    if as_json:
+        typer.echo(render.to_json(view))
+    else:
+        render.overview(view, _console())
+
+
+@app.command()
+def show(ticket: TicketArgument, *, as_json: JsonOption = False, config: ConfigOption = None) -> None:
+    """Show all that is known of one ticket."""
+    from runner import render
+    from runner import status as of
+
+    with _reading(_load(config)) as store:
+        view = store.read(of.look_at, ticket)
+    if as_json:
+        typer.echo(render.to_json(view))
+    else:
+        render.details(view, _console())
+
+
+@app.command()
+def events(
+    ticket: Annotated[str | None, typer.Argument(help="Of one ticket only.", metavar="TICKET")] = None,
+    *,
+    since: Annotated[int, typer.Option(help="Only those after this number.")] = 0,
+    as_json: JsonOption = False,
+    config: ConfigOption = None,
+) -> None:
+    """Print the log."""
+    from runner import render
+    from runner.store import log, tickets
+
+    with _reading(_load(config)) as store:
+        if ticket is not None:
+            store.read(tickets.get, ticket)
+        while entries := store.read(log.events, ticket=ticket, since=since):
+            since = entries[-1].id
+            if as_json:
+                typer.echo("\n".join(map(render.entry_json, entries)))
+            else:
+                render.events(entries, _console())
+
+
+@app.command()
+def diff(ticket: TicketArgument, config: ConfigOption = None) -> None:
+    """Print what a ticket has changed since its base, uncommitted work included."""
+    from runner.daemon import repository_of
+    from runner.store import tickets
+
+    loaded = _load(config)
+    with _reading(loaded) as store:
+        row = store.read(tickets.get, ticket)
+    if row.base_sha is None:
+        raise RunnerError(f"ticket {ticket} has no worktree yet")
+    typer.echo(repository_of(loaded).diff(ticket, row.base_sha, limit_bytes=_DIFF_BYTES), nl=False)
+
+
+@app.command()
+def cancel(ticket: TicketArgument, config: ConfigOption = None) -> None:
+    """Give a ticket up; its worktree and branch stay."""
+    _steer(config, "cancel", ticket)
+
+
+@app.command()
+def hold(ticket: TicketArgument, config: ConfigOption = None) -> None:
+    """Stop a ticket where it is and keep it out of the queue."""
+    _steer(config, "hold", ticket)
+
+
+@app.command()
+def release(ticket: TicketArgument, config: ConfigOption = None) -> None:
+    """Let a ticket that is held or waits go on from where it stood; finished work is not paid again."""
+    _steer(config, "release", ticket)
+
+
+@app.command()
+def retry(
+    ticket: TicketArgument,
+    *,
+    fresh: Annotated[bool, typer.Option("--fresh", help="In a new session.")] = False,
+    config: ConfigOption = None,
+) -> None:
+    """Let the agent work on a ticket again."""
+    _steer(config, "retry", ticket, fresh=fresh)
+
+
+@app.command()
+def pause(config: ConfigOption = None) -> None:
+    """Start no more tickets; running ones go on."""
+    _steer(config, "pause")
+
+
+@app.command()
+def resume(config: ConfigOption = None) -> None:
+    """Let the queue go on."""
+    _steer(config, "resume")
+
+
+def _load(path: Path | None) -> "Config":
+    from runner.config import Config, find_config
+
+    return Config.load(find_config(Path.cwd(), os.environ, path))
+
+
+@contextmanager
+def _reading(config: "Config") -> Iterator["Store"]:
+    from runner.store import Store
+
+    store = Store.open(config.database_url, read_only=True)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def _steer(path: Path | None, verb: str, ticket: str = "", *, fresh: bool = False) -> None:
+    """Tell the daemon, or, while none holds the home, do it here."""
+    from runner import steering
+    from runner.commands import Command, Verb
+
+    typer.echo(steering.steer(_load(path), Command(Verb(verb), ticket, fresh=fresh)))
+
+
+def _refuse_known(config: "Config", ticket: str) -> None:
+    """Refuse an id that a ticket had whose file is gone from the folder."""
+    from runner.home import Home
+    from runner.store import tickets
+
+    if not Home.of(config).database.exists():
+        return
+    with _reading(config) as store:
+        known = store.read(tickets.known, ticket)
+    if known is not None:
+        raise RunnerError(f"{ticket}: ticket {known.spec.id} is known and {known.state}: choose another id")
+
+
+def _checkout_of(path: Path) -> Path:
+    """Return the top of the git checkout that `path` is in."""
+    resolved = path.resolve()
+    for place in (resolved, *resolved.parents):
+        if (place / ".git").exists():
+            return place
+    raise ConfigError(f"{resolved} is in no git repository: go to one, or run `git init` and commit something")
+
+
+def _since_us(text: str | None) -> int | None:
+    if text is None:
+        return None
+    units = {"m": "minutes", "h": "hours", "d": "days"}
+    try:
+        if text[-1:] in units and text[:-1].isdigit():
+            at = datetime.now(UTC) - timedelta(**{units[text[-1]]: int(text[:-1])})
+        else:
+            at = datetime.fromisoformat(text)
+            at = at if at.tzinfo else at.replace(tzinfo=UTC)
+    except (ValueError, OverflowError) as error:
+        raise UsageError(f"--since {text!r}: say 30m, 2h, 3d, or a date as 2026-01-31") from error
+    return int(at.timestamp() * 1_000_000)
+
+
+def _console() -> "Console":
+    from rich.console import Console
+
+    return Console(highlight=False, width=None if sys.stdout.isatty() else 200)

@@ -1,0 +1,133 @@
+"""What an operator may do to a ticket or to the queue, and in which state.
+
+The same for the command line and the control socket: `perform` runs inside one
+transaction of whoever may write. A running ticket is never changed under its
+claim: it is asked to stop, and the claim reports when nothing of it is left.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from runner.errors import RunnerError
+from runner.store import Tx, queue, tickets
+from tickets.ticket import (
+    SETTLED_ELSEWHERE,
+    Cancelled,
+    Fact,
+    Parked,
+    Reason,
+    Released,
+    Retried,
+    State,
+    Stop,
+    StopRequested,
+    Ticket,
+)
+
+
+class Verb(StrEnum):
+    """Everything that steers."""
+
+    CANCEL = "cancel"
+    HOLD = "hold"
+    RELEASE = "release"
+    RETRY = "retry"
+    PAUSE = "pause"
+    RESUME = "resume"
+
+
+class NotPossible(RunnerError):
+    """The ticket's state does not allow the command."""
+
+    def __init__(self, verb: str, ticket: str, because: str) -> None:
+        super().__init__(verb, ticket, because)
+        self.verb, self.ticket, self.because = verb, ticket, because
+
+    def __str__(self) -> str:
+        return f"cannot {self.verb} ticket {self.ticket}: {self.because}"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One steering command."""
+
+    verb: Verb
+    ticket: str = ""
+    fresh: bool = False
+    by: str = "operator"
+
+
+_INSTEAD: Mapping[Reason, str] = {
+    Reason.QUESTION: "it asked a question: `ticket-runner answer {id} TEXT`",
+    Reason.EFFECT: "the outcome of an effect is unknown: `ticket-runner effects {id}`, then `settle`",
+    Reason.APPROVAL: "an effect waits for approval: `ticket-runner effects {id}`, then `approve`",
+}
+
+
+def move(command: Command, ticket: Ticket) -> Fact:
+    """Return the fact that `command` makes of `ticket`: the table of docs/commands.md.
+
+    Raises:
+        NotPossible: The state does not allow it; the message says what does.
+    """
+    match command.verb, ticket.state:
+        case Verb.CANCEL, State.READY | State.HELD:
+            return Cancelled()
+        case Verb.CANCEL, State.RUNNING:
+            return StopRequested(Stop.CANCEL)
+        case Verb.HOLD, State.READY:
+            return Parked()
+        case Verb.HOLD, State.RUNNING:
+            return StopRequested(Stop.HOLD)
+        case Verb.RELEASE, State.READY if ticket.stop is None:
+            return Released()
+        case Verb.RETRY, State.RUNNING:
+            return StopRequested(Stop.RETRY, fresh=command.fresh)
+        case Verb.RETRY, State.READY | State.CANCELLED:
+            return Retried(fresh=command.fresh)
+        case Verb.RELEASE | Verb.RETRY, State.HELD:
+            if ticket.reason in SETTLED_ELSEWHERE:
+                raise NotPossible(command.verb, ticket.id, _INSTEAD[ticket.reason].format(id=ticket.id))
+            return Released() if command.verb is Verb.RELEASE else Retried(fresh=command.fresh)
+        case _:
+            raise NotPossible(command.verb, ticket.id, _why_not(command.verb, ticket.state))
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What became of a command."""
+
+    text: str
+    stop: bool = False
+    """The ticket is running: its claim has to be told."""
+
+
+def perform(tx: Tx, command: Command) -> Reply:
+    """Carry out `command` in one transaction.
+
+    Raises:
+        UnknownTicket: There is no such ticket.
+        NotPossible: Its state does not allow it.
+    """
+    if command.verb is Verb.PAUSE:
+        queue.pause(tx, reason="operator", note="", by=command.by)
+        return Reply("the queue is paused: running tickets go on, no other starts")
+    if command.verb is Verb.RESUME:
+        queue.resume(tx, by=command.by)
+        return Reply("the queue goes on")
+    before = tickets.get(tx, command.ticket).ticket
+    after = tickets.apply(tx, command.ticket, move(command, before))
+    if after.state is State.RUNNING:
+        return Reply(f"{after.id} is running: asked to stop ({command.verb})", stop=True)
+    return Reply(f"{after.id} is {after.state}")
+
+
+def _why_not(verb: Verb, state: State) -> str:
+    if state is State.DONE:
+        return "it is done; put the next piece of work into a new ticket"
+    if verb is Verb.RELEASE and state is State.CANCELLED:
+        return "it is cancelled; `retry` takes it up again"
+    if verb is Verb.RELEASE:
+        return f"it is {state} and waits for nobody"
+    return f"it is {state} already"

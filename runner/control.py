@@ -1,0 +1,104 @@
+"""The socket by which a running daemon is steered, and the other end of it.
+
+One connection, one line of JSON each way. While a daemon holds the lock every
+change goes through here, so that it happens in the one place that also knows the
+running claims. The socket is 0600 in a directory that is 0700.
+"""
+
+import json
+import socket
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import asdict
+
+import anyio
+from anyio.abc import SocketStream, TaskStatus
+from anyio.streams.buffered import BufferedByteReceiveStream
+
+from runner.commands import Command, Verb
+from runner.errors import Exit, RunnerError, UsageError
+from runner.home import Home
+
+_LINE_LIMIT = 1024 * 1024
+_TIMEOUT_S = 30.0
+"""For the whole exchange: a command is one transaction."""
+
+
+class Refused(RunnerError):
+    """The daemon did not do what it was told."""
+
+    def __init__(self, text: str, exit_code: int) -> None:
+        super().__init__(text, exit_code)
+        self.text, self.exit_code = text, Exit(exit_code)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class NobodyListens(RunnerError):
+    """No daemon answers on the socket."""
+
+
+async def listen(home: Home, perform: Callable[[Command], Awaitable[str]], *, task_status: TaskStatus[None]) -> None:
+    """Serve commands until cancelled; started once a client can connect."""
+    _remove(home)
+
+    async def serve(stream: SocketStream) -> None:
+        async with stream:
+            with anyio.move_on_after(_TIMEOUT_S), suppress(anyio.BrokenResourceError, anyio.EndOfStream):
+                line = await BufferedByteReceiveStream(stream).receive_until(b"\n", _LINE_LIMIT)
+                await stream.send(json.dumps(await _answer(line, perform)).encode() + b"\n")
+
+    with home.socket_address() as address:
+        listener = await anyio.create_unix_listener(address, mode=0o600)
+    try:
+        async with listener:
+            task_status.started()
+            await listener.serve(serve)
+    finally:
+        _remove(home)
+
+
+def _remove(home: Home) -> None:
+    home.socket.unlink(missing_ok=True)
+
+
+async def _answer(line: bytes, perform: Callable[[Command], Awaitable[str]]) -> dict[str, object]:
+    try:
+        return {"text": await perform(_command(line))}
+    except RunnerError as error:
+        return {"error": str(error), "exit": int(error.exit_code)}
+
+
+def _command(line: bytes) -> Command:
+    try:
+        told = json.loads(line)
+        return Command(**{**told, "verb": Verb(told["verb"])})
+    except (ValueError, TypeError, KeyError) as error:
+        raise UsageError(f"not a command of this version: {error}") from error
+
+
+def send(home: Home, command: Command) -> str:
+    """Tell the daemon of `home` what to do and return what it says.
+
+    Raises:
+        NobodyListens: There is no daemon behind the socket.
+        Refused: It did not do it; says why, and the exit code of that.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client, home.socket_address() as address:
+        client.settimeout(_TIMEOUT_S)
+        try:
+            client.connect(address)
+            client.sendall(json.dumps(asdict(command)).encode() + b"\n")
+            with client.makefile("rb") as lines:
+                line = lines.readline(_LINE_LIMIT)
+        except OSError as error:
+            raise NobodyListens(f"no daemon answers on {home.socket}: {error}") from error
+    if not line:
+        raise NobodyListens(
+            f"the daemon behind {home.socket} went away before it answered: look at `status`, then try again"
+        )
+    answer = json.loads(line)
+    if "error" in answer:
+        raise Refused(answer["error"], answer["exit"])
+    return str(answer["text"])

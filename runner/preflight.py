@@ -1,0 +1,76 @@
+"""What is wrong with the configuration and the machine, found before any money is spent."""
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from runner import daemon
+from runner.config import Config, credential
+from runner.errors import RunnerError
+from runner.home import Home, Locked
+from runner.store import Store
+
+_VERSION_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at."""
+
+    what: str
+    said: str
+    ok: bool
+
+
+def check(config: Config, environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
+    """Look at everything that a start needs; each finding comes as soon as it is there."""
+    looks: dict[str, Callable[[], str]] = {
+        "state directory": lambda: _home(config),
+        "credential": lambda: credential(config, environ).found,
+        "claude code": lambda: _cli(config),
+        "database": lambda: _database(config),
+        "repository": lambda: _repository(config, environ),
+    }
+    for what, look in looks.items():
+        try:
+            yield Finding(what, look(), ok=True)
+        except RunnerError as error:
+            yield Finding(what, str(error), ok=False)
+
+
+def _home(config: Config) -> str:
+    home = Home.of(config)
+    home.prepare(config.repository_path)
+    holder = home.holder()
+    return str(home.path) if holder is None else f"{home.path}, held by the daemon with pid {holder or 'unknown'}"
+
+
+def _cli(config: Config) -> str:
+    cli = daemon.cli_of(config)
+    try:
+        shown = subprocess.run([cli, "--version"], capture_output=True, text=True, timeout=_VERSION_S, check=True)  # noqa: S603  the configured program
+    except (OSError, subprocess.SubprocessError) as error:
+        raise RunnerError(f"{cli} does not run: {error}") from error
+    return f"{shown.stdout.strip()}, {cli}"
+
+
+def _database(config: Config) -> str:
+    home = Home.of(config)
+    try:
+        with home.lock():
+            Store.open(config.database_url).close()
+    except Locked:
+        Store.open(config.database_url, read_only=True).close()
+    return config.database_url.partition("@")[2] or config.database_url
+
+
+def _repository(config: Config, environ: Mapping[str, str]) -> str:
+    repository = daemon.repository_of(config, environ)
+    try:
+        with Home.of(config).lock():
+            repository.prepare()
+            base = repository.fetch_base(config.git.base)
+    except Locked:
+        return f"{repository.shown} (in use by the running daemon, not tried)"
+    return f"{repository.shown}, base {base.name} at {base.sha[:12]}"

@@ -1,0 +1,179 @@
+"""How status looks: a table for a terminal, JSON for a program.
+
+What came from a ticket, a file or an agent is shown as text: no markup in it is obeyed,
+and no control character reaches the terminal.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from runner.budget import Cost, CostKind
+from runner.events import Event
+from runner.status import Details, Overview, clock, why
+from runner.store.log import Entry
+from runner.store.overview import Line, Sums
+from runner.store.runs import RunRow
+from tickets.ticket import State
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_COLOURS = {State.RUNNING: "cyan", State.HELD: "yellow", State.DONE: "green", State.CANCELLED: "dim"}
+
+
+def to_json(value: object) -> str:
+    """Return a frozen value as one line of JSON, its fields by their names."""
+    return json.dumps(_plain(value), ensure_ascii=False)
+
+
+def overview(view: Overview, console: Console) -> None:
+    """Print one row per ticket, and what concerns them all."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("ticket", "state", "why", "session", "gen", "runs", "turns", "cost", "branch", "age"):
+        table.add_column(name, overflow="fold", no_wrap=name in {"state", "session", "cost", "age"})
+    for line in view.lines:
+        table.add_row(*_cells(line, view))
+    console.print(table)
+    if not view.lines:
+        console.print("no tickets")
+    total = sum(line.sums.cost_microusd for line in view.lines)
+    today = f"${total / 1e6:.4f} for these tickets; today ${view.spent_today_microusd / 1e6:.4f} spent"
+    console.print(f"\n{today}, ${view.reserved_microusd / 1e6:.2f} reserved")
+    if view.pause is not None:
+        until = f" until {clock(view.pause.until_us)}" if view.pause.until_us else ""
+        console.print(
+            shown(f"paused{until} by {view.pause.by}: {view.pause.note or view.pause.reason}"), style="yellow"
+        )
+        console.print("`ticket-runner resume` lets the queue go on")
+    for refusal in view.refused:
+        console.print(shown(f"not taken: {refusal}"), style="yellow")
+
+
+def details(view: Details, console: Console) -> None:
+    """Print everything that is known of one ticket."""
+    ticket, row = view.row.ticket, view.row
+    console.print(shown(f"{ticket.id}  {ticket.state}  {view.why}".rstrip()), style="bold")
+    facts = {
+        "title": row.spec.title,
+        "branch": row.branch or "",
+        "base": row.base_sha or "",
+        "home": row.home or "",
+        "round": f"{ticket.round}, claim {ticket.token}, failed attempts {ticket.attempts}",
+        "taken": clock(row.taken_at_us),
+        "spent": dollars(view.spent_microusd),
+    }
+    for name, value in facts.items():
+        if value:
+            console.print(shown(f"{name:>8}  {value}"))
+    console.print()
+    console.print(shown(row.spec.text.strip()))
+    if view.sessions:
+        console.print("\nsessions", style="bold")
+    for session in view.sessions:
+        closed = f"closed: {session.closed_reason}" if session.closed_reason else ""
+        console.print(shown(f"  {session.generation}  {session.id}  {clock(session.opened_at_us)}  {closed}"))
+    if view.runs:
+        console.print("\nruns", style="bold")
+        console.print(_runs(view.runs))
+    console.print("\nlast events", style="bold")
+    events(view.events, console)
+
+
+def events(entries: Iterable[Entry], console: Console) -> None:
+    """Print events, one a line, each with the number that `--since` takes."""
+    for entry in entries:
+        console.print(shown(f"{entry.id:>6}  {_told(entry.event)}"), soft_wrap=True)
+
+
+def entry_json(entry: Entry) -> str:
+    """Return an event as one line of JSON."""
+    return json.dumps({"id": entry.id, **_fields(entry.event)}, ensure_ascii=False)
+
+
+def shown(text: str) -> Text:
+    """Return text from anywhere as a terminal may have it."""
+    return Text(_CONTROL.sub("\N{REPLACEMENT CHARACTER}", text))
+
+
+def dollars(microusd: int, *, estimated: bool = False, cut: bool = False) -> str:
+    """Return an amount; `~` when it is estimated, `+` when a response that was cut off is in no total."""
+    return f"{'~' if estimated else ''}${microusd / 1e6:.4f}{'+' if cut else ''}"
+
+
+def _cells(line: Line, view: Overview) -> tuple[Text, ...]:
+    ticket, sums = line.ticket, line.sums
+    estimated = sums.estimated or sums.unknown
+    return (
+        shown(ticket.id),
+        Text(ticket.state, style=_COLOURS.get(ticket.state, "")),
+        shown(why(ticket, now_us=view.now_us, pause=view.pause).partition("\n")[0]),
+        shown((line.session or "")[:8]),
+        shown(str(line.generation or "")),
+        shown(_counted(sums)),
+        shown(str(sums.turns)),
+        shown(dollars(sums.cost_microusd, estimated=estimated, cut=sums.cut)),
+        shown(line.branch or ""),
+        shown(_age(view.now_us - line.taken_at_us)),
+    )
+
+
+def _counted(sums: Sums) -> str:
+    kinds = [f"{count} {name}" for count, name in ((sums.resumed, "resumed"), (sums.fallbacks, "fell back")) if count]
+    return f"{sums.runs} ({', '.join(kinds)})" if kinds else str(sums.runs)
+
+
+def _runs(runs: Iterable[RunRow]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("run", "kind", "session", "started", "outcome", "turns", "cost", "given", "carried", "cli"):
+        table.add_column(name, overflow="fold")
+    for run in runs:
+        cost = run.cost or Cost(0, CostKind.UNKNOWN)
+        estimated = cost.kind is not CostKind.MEASURED
+        table.add_row(
+            shown(f"  {run.id}"),
+            Text(run.kind),
+            Text(run.session[:8]),
+            Text(clock(run.started_at_us)),
+            Text(run.outcome or "running"),
+            Text(str(run.turns)),
+            Text("" if run.cost is None else dollars(cost.microusd, estimated=estimated, cut=cost.cut)),
+            Text(dollars(run.allowance_microusd)),
+            Text(dollars(run.carried_microusd)),
+            shown(run.cli_version or ""),
+        )
+    return table
+
+
+def _told(event: Event) -> str:
+    ids = " ".join(part for part in (event.ticket, event.run or "") if part)
+    payload = " ".join(f"{key}={value}" for key, value in event.payload.items() if value is not None)
+    return f"{clock(event.at_us)}  {event.name:<22} {ids}  {payload}".rstrip()
+
+
+def _age(us: int) -> str:
+    seconds = max(us // 1_000_000, 0)
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds >= size:
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s"
+
+
+def _fields(value: object) -> dict[str, object]:
+    return {field.name: _plain(getattr(value, field.name)) for field in fields(value)} if is_dataclass(value) else {}
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Enum):
+        return value.value
+    if is_dataclass(value) and not isinstance(value, type):
+        return _fields(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value

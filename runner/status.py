@@ -1,0 +1,103 @@
+"""What an operator asks, as frozen values; the same for the terminal and as JSON.
+
+Reads the store and nothing else, so it works with the daemon down, and needs
+neither the SDK nor git.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from runner.store import Rx, log, overview, queue, runs, sessions, tickets
+from runner.store.overview import Line
+from runner.store.queue import Pause
+from runner.store.runs import RunRow
+from runner.store.sessions import SessionRow
+from runner.store.tickets import Row
+from tickets.source import Refused
+from tickets.ticket import State, Ticket
+
+OPEN = frozenset({State.READY, State.RUNNING, State.HELD})
+"""What `status` shows unless it is asked for more."""
+
+_LAST_EVENTS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """The queue at one moment."""
+
+    now_us: int
+    lines: list[Line]
+    pause: Pause | None
+    refused: list[Refused]
+    spent_today_microusd: int
+    reserved_microusd: int
+
+
+@dataclass(frozen=True, slots=True)
+class Details:
+    """Everything that is known of one ticket."""
+
+    now_us: int
+    row: Row
+    why: str
+    spent_microusd: int
+    sessions: list[SessionRow]
+    runs: list[RunRow]
+    events: list[log.Entry]
+
+
+def look(rx: Rx, *, states: Collection[State], since_us: int | None = None) -> Overview:
+    """Return the queue: tickets in `states`, and those that changed at `since_us` or later."""
+    day_start_us = rx.now_us - rx.now_us % (24 * 3600 * 1_000_000)
+    spent, reserved = runs.day_money(rx, day_start_us)
+    return Overview(
+        rx.now_us,
+        overview.overview(rx, states=states, since_us=since_us),
+        queue.paused(rx),
+        queue.refusals(rx),
+        spent,
+        reserved,
+    )
+
+
+def look_at(rx: Rx, ticket: str) -> Details:
+    """Return one ticket.
+
+    Raises:
+        UnknownTicket: There is none.
+    """
+    row = tickets.get(rx, ticket)
+    return Details(
+        rx.now_us,
+        row,
+        why(row.ticket, now_us=rx.now_us, pause=queue.paused(rx)),
+        runs.spent(rx, ticket),
+        sessions.sessions_of(rx, ticket),
+        runs.runs_of(rx, ticket),
+        log.latest(rx, ticket, limit=_LAST_EVENTS),
+    )
+
+
+def why(ticket: Ticket, *, now_us: int, pause: Pause | None) -> str:
+    """Return why a ticket is where it is and what would move it; "" where the state says it all."""
+    match ticket.state:
+        case State.HELD:
+            return f"{ticket.reason}: {ticket.note}" if ticket.note else str(ticket.reason)
+        case State.RUNNING if ticket.stop is not None:
+            return f"asked to stop ({ticket.stop})"
+        case State.READY if pause is not None:
+            return "the queue is paused"
+        case State.READY if ticket.not_before_us > now_us:
+            until = f"waits until {clock(ticket.not_before_us)}"
+            return f"{until}: {ticket.note}" if ticket.note else until
+        case State.READY:
+            return ticket.note
+        case _:
+            return ""
+
+
+def clock(at_us: int) -> str:
+    """Return a time as it is shown: to the second, UTC."""
+    return datetime.fromtimestamp(at_us / 1_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,54 @@
+"""Carry out a command: by the daemon while one holds the home, else here, with its lock.
+
+Either way it happens once, under the one lock, by the same function.
+"""
+
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
+
+from runner import commands, control
+from runner.commands import Command
+from runner.config import Config
+from runner.control import NobodyListens
+from runner.home import Home, Locked
+from runner.store import Store, tickets
+from tickets.folder import Folder
+
+_STARTING_S = 20.0
+"""A daemon that starts holds the lock for a while before it listens: it waits for what is left of the last one."""
+
+
+def steer(config: Config, command: Command) -> str:
+    """Carry out `command` and return what there is to say.
+
+    Raises:
+        Refused, NotPossible, UnknownTicket: It was not possible; nothing was changed.
+        Locked: A daemon holds the home and does not answer.
+    """
+    for attempt in Retrying(
+        retry=retry_if_exception_type(Locked), wait=wait_fixed(0.2), stop=stop_after_delay(_STARTING_S), reraise=True
+    ):
+        with attempt:
+            return _try(config, command)
+    raise AssertionError
+
+
+def _try(config: Config, command: Command) -> str:
+    home = Home.of(config)
+    try:
+        return control.send(home, command)
+    except NobodyListens:
+        home.prepare(config.repository_path)
+        with home.lock():
+            return _here(config, command)
+
+
+def _here(config: Config, command: Command) -> str:
+    store = Store.open(config.database_url)
+    try:
+        reply = store.transact(commands.perform, command)
+        if command.ticket:
+            state = store.read(tickets.get, command.ticket).ticket.state
+            Folder(config.queue_directory).mirror(command.ticket, state)
+    finally:
+        store.close()
+    return f"{reply.text}; it happens at the next start" if reply.stop else reply.text

@@ -1,0 +1,294 @@
+"""The loop: take in, claim, start, wait, drain.
+
+There is no recovery mode. What a dead daemon left is swept and put back into the
+queue at the start, and the next claim of a ticket finds what was done. One ticket's
+failure never touches another.
+
+Knows claims, commands and the source. Does not know how a claim works.
+"""
+
+import os
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from functools import partial
+
+import anyio
+from anyio.abc import TaskGroup
+from anyio.to_thread import run_sync
+from watchfiles import awatch
+
+from runner import claim, commands, control, log, processes
+from runner import run as runs_of_claim
+from runner.agent import Stop
+from runner.claim import Report
+from runner.commands import Command
+from runner.errors import Exit
+from runner.outcome import Outcome, StoppedBy, follow
+from runner.run import Parts
+from runner.store import LostTicket, StoreUnavailable, Tx, queue, tickets
+from runner.store.tickets import Row
+from tickets.source import Refused, Source
+from tickets.ticket import IllegalMove, Retried, State, Stopped, Ticket
+from tickets.ticket import Stop as StopKind
+
+_STORE_RETRY_S = 5.0
+"""Between two tries to save what became of a claim while the store does not answer (a full disk)."""
+_BEATS_A_LEASE = 4
+"""Renewals in the time of one lease: three may fail before it ends."""
+
+
+@dataclass
+class Supervisor:
+    """One start of a daemon."""
+
+    parts: Parts
+    source: Source
+    once: bool = False
+    epoch: int = 0
+    stops: dict[str, Stop] = field(default_factory=dict)
+    """Of the claims that are running, by ticket."""
+    outcomes: dict[str, State] = field(default_factory=dict)
+    """What became of the tickets that were claimed."""
+    draining: bool = False
+    wake: anyio.Event = field(default_factory=anyio.Event)
+    refused: dict[str, Refused] = field(default_factory=dict)
+    unmirrored: dict[str, State] = field(default_factory=dict)
+
+    async def serve(self) -> Exit:
+        """Work until told to stop; with `once` until nothing is ready."""
+        await self._begin()
+        async with anyio.create_task_group() as around:
+            await around.start(self._obey_signals)
+            around.start_soon(self._watch)
+            await around.start(control.listen, self.parts.home, self._perform)
+            async with anyio.create_task_group() as claims:
+                await self._loop(claims)
+            around.cancel_scope.cancel()
+        await self.parts.store.write(queue.end_epoch, self.epoch)
+        return self._exit()
+
+    async def _begin(self) -> None:
+        """Own the home: what is left of earlier daemons here is ended, accounted for and put back."""
+        home = str(self.parts.home.path)
+        self.epoch = await self.parts.store.write(queue.begin_epoch, socket.gethostname(), home, os.getpid())
+        left = await run_sync(processes.find, home)
+        async with anyio.create_task_group() as sweep:
+            for ticket in {found.cookie.ticket for found in left if found.cookie.kind == "agent"}:
+                sweep.start_soon(runs_of_claim.reap, self.parts, ticket)
+        await runs_of_claim.account(self.parts)
+        await self.parts.store.write(_orphan_all, home, self.epoch)
+        for row in await self.parts.store.write(tickets.all_rows):
+            self.unmirrored[row.ticket.id] = row.ticket.state
+        await run_sync(self.parts.repository.prepare)
+
+    async def _loop(self, claims: TaskGroup) -> None:
+        while True:
+            self.wake = anyio.Event()
+            try:
+                sleep_s = await self._turn(claims)
+            except StoreUnavailable as error:
+                log.warn("store.unavailable", error=str(error), retry_s=_STORE_RETRY_S)
+                sleep_s = _STORE_RETRY_S
+            if sleep_s is None:
+                return
+            with anyio.move_on_after(sleep_s):
+                await self.wake.wait()
+
+    async def _turn(self, claims: TaskGroup) -> float | None:
+        """Take in and start what can be; return how long to sleep at most, None when the work is over."""
+        await self._mirror()
+        ripens_in_s = None if self.draining else await self._take_in()
+        while not self.draining and len(self.stops) < self.parts.config.concurrency:
+            row = await self._claim()
+            if row is None:
+                break
+            self.stops[row.ticket.id] = stop = Stop()
+            claims.start_soon(self._occupy, row, stop)
+        if not self.stops and (self.draining or (self.once and ripens_in_s is None)):
+            return None
+        return min(await self._until_due_s(), ripens_in_s if ripens_in_s is not None else self.parts.config.poll_s)
+
+    async def _claim(self) -> Row | None:
+        return await self.parts.store.write(
+            partial(
+                tickets.claim_next,
+                epoch=self.epoch,
+                home=str(self.parts.home.path),
+                lease_s=self.parts.config.clocks.lease_s,
+            )
+        )
+
+    async def _until_due_s(self) -> float:
+        def until(tx: Tx) -> float:
+            due_us = tickets.next_due_us(tx, str(self.parts.home.path))
+            return self.parts.config.poll_s if due_us is None else max((due_us - tx.now_us) / 1e6, 0.05)
+
+        due_s = await self.parts.store.write(until)
+        return self.parts.config.poll_s if len(self.stops) >= self.parts.config.concurrency else due_s
+
+    async def _take_in(self) -> float | None:
+        """Save what is new in the source; return when something still being written can be looked at again."""
+        intake = await run_sync(self.source.take, lambda ticket: self.parts.store.read(tickets.known, ticket))
+        for spec in intake.found:
+            await self.parts.store.write(tickets.take_in, self.source.name, spec)
+        refused = {refusal.where: refusal for refusal in intake.refused}
+        if refused != self.refused:
+            await self.parts.store.write(queue.refuse, tuple(intake.refused))
+            self.refused = refused
+        return intake.ripens_in_s
+
+    async def _occupy(self, row: Row, stop: Stop) -> None:
+        """Work on one claimed ticket and save what became of it; frees its slot."""
+        ticket = row.ticket.id
+        try:
+            async with anyio.create_task_group() as beating:
+                beating.start_soon(self._beat, row, stop)
+                report = await self._attempt(row, stop)
+                if report is not None:
+                    await self._save(row, report)
+                beating.cancel_scope.cancel()
+        finally:
+            del self.stops[ticket]
+            self.wake.set()
+
+    async def _attempt(self, row: Row, stop: Stop) -> Report | None:
+        """Return what a claim reports; a defect of ours counts as an attempt of this ticket and stays with it."""
+        try:
+            return await claim.work(self.parts, row, stop)
+        except LostTicket as error:
+            log.warn("claim.lost", ticket=row.ticket.id, error=str(error))
+            return None
+        except Exception as error:  # noqa: BLE001  one ticket's failure never touches another
+            log.defect("claim.failed", ticket=row.ticket.id)
+            now_us = await self._now_us()
+            attempts = self.parts.config.limits.attempts
+            note = self.parts.redactor.text(f"internal error: {type(error).__name__}: {error}")
+            return Report(follow(Outcome.FAILED, row.ticket, now_us=now_us, attempts=attempts, note=note))
+
+    async def _save(self, row: Row, report: Report) -> None:
+        while True:
+            try:
+                ticket = await self.parts.store.write(_report, row.ticket.id, report)
+            except StoreUnavailable as error:
+                log.warn("store.unavailable", ticket=row.ticket.id, error=str(error), retry_s=_STORE_RETRY_S)
+                await anyio.sleep(_STORE_RETRY_S)
+            except IllegalMove as error:
+                log.warn("claim.lost", ticket=row.ticket.id, error=str(error))
+                return
+            else:
+                self.outcomes[ticket.id] = self.unmirrored[ticket.id] = ticket.state
+                return
+
+    async def _beat(self, row: Row, stop: Stop) -> None:
+        """Renew the lease while the claim runs; without it the claim ends before somebody else may begin."""
+        lease_s = self.parts.config.clocks.lease_s
+        renewed = anyio.current_time()
+        while anyio.current_time() - renewed < lease_s * (_BEATS_A_LEASE - 1) / _BEATS_A_LEASE:
+            await anyio.sleep(lease_s / _BEATS_A_LEASE)
+            try:
+                ticket = await self.parts.store.write(tickets.renew, row.ticket.id, row.ticket.token, lease_s)
+            except StoreUnavailable as error:
+                log.warn("lease.not_renewed", ticket=row.ticket.id, error=str(error))
+                continue
+            if ticket is None:
+                break
+            renewed = anyio.current_time()
+            if ticket.stop is not None:
+                stop.set(StoppedBy.OPERATOR)
+        stop.set(StoppedBy.LOST)
+
+    async def _mirror(self) -> None:
+        """Show in the source what became of tickets; what does not work now is done at a later turn."""
+        for ticket, state in list(self.unmirrored.items()):
+            try:
+                await run_sync(self.source.mirror, ticket, state)
+            except OSError as error:
+                log.warn("source.not_mirrored", ticket=ticket, state=state, error=str(error))
+            else:
+                if self.unmirrored.get(ticket) is state:
+                    del self.unmirrored[ticket]
+
+    async def _perform(self, command: Command) -> str:
+        """Carry out a command that came through the socket."""
+        reply = await self.parts.store.write(commands.perform, command)
+        if reply.stop and command.ticket in self.stops:
+            self.stops[command.ticket].set(StoppedBy.OPERATOR)
+        if command.ticket:
+            self.unmirrored[command.ticket] = (await self.parts.store.write(tickets.get, command.ticket)).ticket.state
+        self.wake.set()
+        return reply.text
+
+    async def _watch(self) -> None:
+        """Wake the loop when the queue folder changes; polling is the net under it."""
+        async for _ in awatch(self.parts.home.queue, recursive=False, debounce=50, step=20):
+            self.wake.set()
+
+    async def _obey_signals(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+        """First TERM or INT: drain; second, or QUIT: interrupt now; third: leave at once."""
+        with anyio.open_signal_receiver(
+            signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1
+        ) as signals:
+            task_status.started()
+            await self._ladder(signals)
+
+    async def _ladder(self, signals: AsyncIterator[signal.Signals]) -> None:
+        async with anyio.create_task_group() as timer:
+            steps = 0
+            async for number in signals:
+                if number is signal.SIGUSR1:
+                    _show_stacks()
+                    continue
+                steps = max(steps + 1, 2 if number is signal.SIGQUIT else 1)
+                log.warn("daemon.stopping", signal=number.name, running=sorted(self.stops))
+                self.draining = True
+                self.wake.set()
+                if steps == 1:
+                    timer.start_soon(self._interrupt_after, self.parts.config.clocks.drain_s)
+                elif steps == 2:  # noqa: PLR2004
+                    self._interrupt()
+                else:
+                    os._exit(Exit.FORCED)
+
+    async def _interrupt_after(self, seconds: float) -> None:
+        await anyio.sleep(seconds)
+        self._interrupt()
+
+    def _interrupt(self) -> None:
+        for stop in self.stops.values():
+            stop.set(StoppedBy.DRAIN)
+
+    async def _now_us(self) -> int:
+        return await self.parts.store.write(lambda tx: tx.now_us)
+
+    def _exit(self) -> Exit:
+        if not self.once:
+            return Exit.OK
+        if State.HELD in self.outcomes.values():
+            return Exit.TICKET_HELD
+        return Exit.OK if self.outcomes else Exit.NOTHING_TO_DO
+
+
+def _orphan_all(tx: Tx, home: str, epoch: int) -> None:
+    for row in tickets.orphans(tx, home=home, epoch=epoch):
+        if row.home in {None, home}:
+            tickets.orphan(tx, row.ticket.id, row.ticket.token)
+
+
+def _report(tx: Tx, ticket: str, report: Report) -> Ticket:
+    """Save the fact that ends a claim and, if that is what it means, that the queue waits for a person."""
+    before = tickets.get(tx, ticket).ticket
+    after = tickets.apply(tx, ticket, report.fact)
+    if before.stop is StopKind.RETRY and isinstance(report.fact, Stopped):
+        after = tickets.apply(tx, ticket, Retried(fresh=before.fresh))
+    if report.pause is not None:
+        queue.pause(tx, reason="ticket", note=report.pause, by=ticket)
+    return after
+
+
+def _show_stacks() -> None:
+    for thread, frame in sys._current_frames().items():  # noqa: SLF001  the documented way to see all threads
+        sys.stderr.write(f"thread {thread}\n{''.join(traceback.format_stack(frame))}\n")
