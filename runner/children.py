@@ -20,7 +20,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from io import FileIO
 from pathlib import Path
 
 import anyio
@@ -132,16 +131,15 @@ async def run_command(
     began = time.monotonic()
     tail = _Tail(output_limit)
     launch = _launch("/bin/sh", signal.SIGKILL, cookie, environment, (), None, new_session=True, pid_variable=COMMAND)
-    with _pipe() as (reading, sink), _readable(stdin) as source:
+    with _pipe() as (reading, writing), _readable(stdin) as source:
         process = await anyio.open_process(
             [sys.executable, "-I", "-S", str(LAUNCHER), "-c", line],
             stdin=source,
-            stdout=sink,
+            stdout=writing,
             stderr=subprocess.STDOUT,
             cwd=cwd,
             env={**os.environ, **launch},
         )
-        sink.close()
         start = identity(process.pid)
         try:
             async with anyio.create_task_group() as tasks:
@@ -191,18 +189,19 @@ def _launch(
 
 
 @contextmanager
-def _pipe() -> Iterator[tuple[int, FileIO]]:
+def _pipe() -> Iterator[tuple[int, int]]:
     """Open a pipe: the end to read from, which does not block, and the end to write into.
 
     Our own, not asyncio's, whose `wait` waits also for the end of each pipe, which a process left behind keeps open.
+    For the same reason nobody waits for its end.
     """
     reading, writing = os.pipe()
     os.set_blocking(reading, False)
     try:
-        with FileIO(writing, "w") as sink:
-            yield reading, sink
+        yield reading, writing
     finally:
         os.close(reading)
+        os.close(writing)
 
 
 @contextmanager
@@ -223,12 +222,10 @@ class _Tail:
         self._cut = False
 
     async def follow(self, reading: int) -> None:
-        """Read until the last writer is gone."""
+        """Read whatever comes, until cancelled."""
         while True:
             await anyio.wait_readable(reading)
-            with suppress(BlockingIOError):
-                if not self._read(reading):
-                    return
+            self._read(reading)
 
     def drain(self, reading: int, *, at_most: int = 1024 * 1024) -> None:
         """Read what is there, but not for ever: a writer that we could not find may go on."""

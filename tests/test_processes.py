@@ -141,7 +141,7 @@ async def end_of(pid: int) -> None:
 def test_find_by_home_ticket_and_kind(start: Start, home: str) -> None:
     """A process is found by its own home, ticket and kind, and by no other."""
     cookie = Cookie(home, "T-1", 7, "effect")
-    process = start("sleep", "1000", env=cookie.environment())
+    process = start("sleep", "100", env=cookie.environment())
     (found,) = find(home)
     assert (found.pid, found.name, found.cookie) == (process.pid, "sleep", cookie)
     assert not found.is_cli
@@ -166,7 +166,7 @@ def test_a_zombie_is_not_found(start: Start, home: str) -> None:
 
 def test_identity_tells_processes_apart(start: Start) -> None:
     """A pid with another start time is another process, which is not alive."""
-    process = start("sleep", "1000", env={})
+    process = start("sleep", "100", env={})
     begun = identity(process.pid)
     assert begun is not None
     assert is_alive(process.pid, begun)
@@ -187,7 +187,7 @@ def test_a_cookie_is_read_back_only_whole() -> None:
 async def test_reap_ends_what_is_marked_and_nothing_else(start: Start, home: str) -> None:
     """A detached process, deaf to TERM, is ended; another ticket's and one without a cookie live on."""
     pid, other = detached(start, home), detached(start, home, "T-2")
-    unmarked = start("sleep", "1000", env={})
+    unmarked = start("sleep", "100", env={})
     reaped = await reap(home, "T-1")
     assert [process.pid for process in reaped.processes] == [pid]
     assert not reaped.cli_alive
@@ -197,7 +197,7 @@ async def test_reap_ends_what_is_marked_and_nothing_else(start: Start, home: str
 
 async def test_reap_leaves_effects_alone(start: Start, home: str) -> None:
     """Ending a ticket's agent ends no command that performs an effect."""
-    effect = start("sleep", "1000", env=Cookie(home, "T-1", 1, "effect").environment())
+    effect = start("sleep", "100", env=Cookie(home, "T-1", 1, "effect").environment())
     assert (await reap(home, "T-1")).processes == ()
     assert effect.poll() is None
     assert [process.pid for process in (await reap(home, "T-1", kind="effect")).processes] == [effect.pid]
@@ -205,7 +205,7 @@ async def test_reap_leaves_effects_alone(start: Start, home: str) -> None:
 
 async def test_reap_ends_a_living_descendant_that_dropped_the_cookie(start: Start, home: str) -> None:
     """A process without environment is ended, since its parent has the cookie."""
-    line = "env -i sh -c 'echo $$; exec sleep 1000' & wait"
+    line = "env -i sh -c 'echo $$; exec sleep 100' & wait"
     parent = start("sh", "-c", line, env={**Cookie(home, "T-1", 1).environment(), "PATH": os.environ["PATH"]})
     pid = int(line_of(parent))
     begun = identity(pid)
@@ -277,7 +277,7 @@ if pid == 0:
 os.setgroups([])
 os.setgid(65534)
 os.setuid(65534)
-os.execve("/bin/sh", ["sh", "-c", f"echo {pid}; sleep 1000; true"], os.environ)
+os.execve("/bin/sh", ["sh", "-c", f"echo {pid}; sleep 100; true"], os.environ)
 """
 
 
@@ -296,8 +296,17 @@ def test_processes_that_remain_are_named(start: Start, home: str) -> None:
 async def test_the_end_of_a_command_ends_its_group_only(start: Start, home: str) -> None:
     """A process with the same cookie that belongs to no command outlives the end of one."""
     other = detached(start, home)
-    shell = start("setsid", "sh", "-c", "echo $$; sleep 1000; true", env=Cookie(home, "T-1", 1).environment())
+    shell = start("setsid", "sh", "-c", "echo $$; sleep 100; true", env=Cookie(home, "T-1", 1).environment())
     assert line_of(shell) == str(shell.pid)
     await end_command(shell.pid, identity(shell.pid), Cookie(home, "T-1", 1))
     assert shell.wait() == -signal.SIGKILL
     assert [process.pid for process in find(home)] == [other]
+
+
+async def test_a_reused_pid_is_not_signalled(start: Start, home: str) -> None:
+    """A process that has the pid of one that ended, but another start time, is left alone."""
+    process = start("sleep", "100", env={})
+    begun = identity(process.pid)
+    assert begun is not None
+    await end_command(process.pid, begun - 1, Cookie(home, "T-1", 1))
+    assert process.poll() is None
