@@ -127,6 +127,7 @@ def test_a_clone_that_was_killed_is_made_anew(tmp_path: Path, place: Place) -> N
     state = tmp_path / "other"
     for name in (".outbox.git.new", ".clone.new"):
         (state / name / "objects").mkdir(parents=True)
+        (state / name / "config").write_text("[half a")
     ours = repository(state, place.origin)
     ours.prepare()
     assert ours.fetch_base(None).sha == place.base
@@ -734,6 +735,7 @@ def test_planted_hooks_do_not_run(place: Place, tmp_path: Path) -> None:
     names = ["pre-commit", "prepare-commit-msg", "commit-msg", "post-commit", "post-checkout", "pre-push", "update"]
     names += ["post-index-change", "reference-transaction", "pre-auto-gc", "post-rewrite", "pre-receive", "post-update"]
     for name in names:
+        tattle(place.state / "outbox.git/hooks" / name, marker)  # ours alone; shows that git is told not to look
         tattle(place.state / "clone/hooks" / name, marker)
         tattle(tree.path / "evil" / name, marker)
     git(tree.path, "config", "core.hooksPath", str(tree.path / "evil"))
