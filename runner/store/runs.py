@@ -9,7 +9,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import takewhile
 
-from sqlalchemy import ColumnElement, RowMapping, and_, case, func, or_, select, update
+from sqlalchemy import ColumnElement, RowMapping, and_, func, or_, select, update
 
 from runner.budget import RESERVE_MICROUSD, Cost, CostKind
 from runner.events import Name, Value
@@ -213,11 +213,9 @@ def spent(rx: Rx, ticket: str) -> int:
 
 def day_money(rx: Rx, day_start_us: int) -> tuple[int, int]:
     """Return what the runs that began since `day_start_us` cost, and what those that still go on may cost at most."""
-    ended = case((_r.started_at_us >= day_start_us, _r.cost_microusd), else_=0)
-    open_ = case((_r.ended_at_us.is_(None), _r.allowance_microusd + RESERVE_MICROUSD), else_=0)
-    since = or_(_r.started_at_us >= day_start_us, _r.ended_at_us.is_(None))
-    found = rx.connection.execute(select(_sum(ended), _sum(open_)).where(since)).one()
-    return int(found[0]), int(found[1])
+    cost = select(_sum(_r.cost_microusd)).where(_r.started_at_us >= day_start_us)
+    most = select(_sum(_r.allowance_microusd + RESERVE_MICROUSD)).where(_r.ended_at_us.is_(None))
+    return int(rx.connection.execute(cost).scalar_one()), int(rx.connection.execute(most).scalar_one())
 
 
 def _sum(column: ColumnElement[int]) -> ColumnElement[int]:
