@@ -9,7 +9,6 @@ Knows the file system. Does not know what is in the files.
 import errno
 import fcntl
 import os
-import re
 import struct
 import tempfile
 from collections.abc import Iterator
@@ -17,20 +16,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from pwd import getpwuid
+from typing import Self
 
-from runner.config import DATABASE_FILE
+from runner.config import DATABASE_FILE, Config
 from runner.errors import ConfigError, Exit, RunnerError
+from runner.mounts import MOUNTINFO, network_filesystem
 
-_MOUNTINFO = Path("/proc/self/mountinfo")
 _MAX_SOCKET_ADDRESS = 107  # bytes: sun_path of unix(7) has 108 with its NUL
 _FLOCK = struct.Struct("@hhqqi4x")  # struct flock of fcntl(2) on 64-bit Linux
-_NETWORK = frozenset(
-    {
-        "9p", "afs", "afp", "beegfs", "ceph", "cifs", "coda", "davfs", "gfs2", "glusterfs", "gpfs", "lustre", "ncpfs",
-        "nfs", "nfs4", "ocfs2", "orangefs", "prl_fs", "smb3", "smbfs", "vboxsf", "virtiofs", "vmhgfs",
-    }
-)  # fmt: skip
-_LOCAL_FUSE = frozenset({"fuse.bindfs", "fuse.fuse-overlayfs", "fuse.lxcfs", "fuse.mergerfs", "fuse.ntfs-3g"})
 
 
 class Locked(RunnerError):
@@ -53,6 +46,11 @@ class Home:
 
     path: Path
     queue: Path
+
+    @classmethod
+    def of(cls, config: Config) -> Self:
+        """Return the state directory of a configuration."""
+        return cls(config.state_directory, config.queue_directory)
 
     @property
     def database(self) -> Path:
@@ -109,7 +107,7 @@ class Home:
             ConfigError: A directory is not fit; it says why and what to do.
         """
         directories = (self.path, self.queue, self.worktrees, self.aside, self.claude, self.user_home, self.tmp)
-        mountinfo = _MOUNTINFO.read_text(errors="surrogateescape")
+        mountinfo = MOUNTINFO.read_text(errors="surrogateescape")
         for directory in directories:
             if repository is not None and directory.resolve().is_relative_to(repository.resolve()):
                 raise ConfigError(
@@ -173,26 +171,6 @@ class Home:
             yield f"/proc/self/fd/{descriptor}/{self.socket.name}"
         finally:
             os.close(descriptor)
-
-
-def network_filesystem(mountinfo: str, path: Path) -> str | None:
-    """Return the kind of file system that `path` is on if other machines may serve it, else None.
-
-    Args:
-        mountinfo: Text of /proc/self/mountinfo (proc_pid_mountinfo(5)).
-        path: Absolute and resolved; it need not exist.
-    """
-    best, kind = -1, ""
-    for line in mountinfo.splitlines():
-        mount, separator, source = line.partition(" - ")
-        fields = mount.split(" ")
-        if not separator or len(fields) < 5:  # noqa: PLR2004  the mount point is the fifth
-            continue
-        point = Path(re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), fields[4]))
-        if path.is_relative_to(point) and len(point.parts) >= best:  # a later mount at one point hides an earlier
-            best, kind = len(point.parts), source.split(" ")[0]
-    is_foreign_fuse = kind.startswith("fuse.") and kind not in _LOCAL_FUSE
-    return kind if kind in _NETWORK or is_foreign_fuse else None
 
 
 def _make(directory: Path) -> None:

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from runner.errors import ConfigError, Exit
-from runner.home import Home, Locked, network_filesystem
+from runner.home import Home, Locked
+from runner.mounts import network_filesystem
 
 ROOT = Path(__file__).parent.parent
 OTHER_UID = 12345

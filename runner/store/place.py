@@ -8,30 +8,7 @@ import os
 from pathlib import Path
 
 from runner.errors import ConfigError
-
-_MOUNTS = Path("/proc/self/mountinfo")
-_NETWORK = frozenset(
-    {
-        "9p",
-        "afs",
-        "ceph",
-        "cifs",
-        "fuse.glusterfs",
-        "fuse.rclone",
-        "fuse.s3fs",
-        "fuse.sshfs",
-        "glusterfs",
-        "gpfs",
-        "lustre",
-        "ncpfs",
-        "nfs",
-        "nfs4",
-        "smb3",
-        "smbfs",
-        "vboxsf",
-        "virtiofs",
-    }
-)
+from runner.mounts import MOUNTINFO, network_filesystem
 
 
 def prepare(path: Path) -> None:
@@ -40,8 +17,8 @@ def prepare(path: Path) -> None:
     Raises:
         ConfigError: It cannot be made, or is on a network file system.
     """
-    kind = file_system(path, _MOUNTS.read_text() if _MOUNTS.exists() else "")
-    if kind in _NETWORK:
+    kind = network_filesystem(MOUNTINFO.read_text(errors="surrogateescape"), path.resolve())
+    if kind is not None:
         raise ConfigError(f"{path} is on {kind}, a network file system, where SQLite loses data: use a local disk")
     try:
         # Only a new file is opened: closing any descriptor of the file drops this process's locks on it.
@@ -50,14 +27,3 @@ def prepare(path: Path) -> None:
         path.chmod(0o600)
     except OSError as e:
         raise ConfigError(f"the database {path} cannot be made: {e.strerror}") from e
-
-
-def file_system(path: Path, mounts: str) -> str | None:
-    """Return the kind of file system that `path` is on, by the lines of a `mountinfo`; None if none says."""
-    place, best, kind = path.resolve(), -1, None
-    for line in mounts.splitlines():
-        mount, _, source = line.partition(" - ")
-        point = Path(mount.split(" ")[4].encode().decode("unicode_escape"))  # a space is \040
-        if place.is_relative_to(point) and len(point.parts) >= best:  # the last of several at one point is on top
-            best, kind = len(point.parts), source.split(" ")[0]
-    return kind
