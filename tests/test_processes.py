@@ -51,10 +51,12 @@ print(cli.pid, flush=True)
 cli.wait()
 """
 
-# Becomes an orphan in a session of its own, deaf to TERM, and says its pid.
+# Leaves behind an orphan in a session of its own, deaf to TERM, that says its pid.
 DETACHED = """
 import os, signal
-if os.fork():
+middle = os.fork()
+if middle:
+    os.waitpid(middle, 0)
     os._exit(0)
 os.setsid()
 if os.fork():
@@ -106,7 +108,10 @@ def line_of(process: "subprocess.Popen[str]") -> str:
 
 def detached(start: Start, home: str, ticket: str = "T-1") -> int:
     """Start a process that nothing but its cookie ties to us; return its pid."""
-    return int(line_of(start(sys.executable, "-c", DETACHED, env=Cookie(home, ticket, 1).environment())))
+    parent = start(sys.executable, "-c", DETACHED, env=Cookie(home, ticket, 1).environment())
+    pid = int(line_of(parent))
+    assert parent.wait() == 0
+    return pid
 
 
 def launched(start: Start, home: str, *, last_term: int) -> "subprocess.Popen[str]":
