@@ -1,0 +1,218 @@
+"""Do each outside effect once per key, across crashes.
+
+An effect is what another system can see: a comment, a deploy, a notification. The wish
+is saved before anything is done, the claim before the call and the outcome after it; a
+crash in between leaves a claimed effect, which is settled by asking the outside, not by
+calling again. What cannot be found out is left to a person.
+
+Knows the store. Does not know sessions, git, sources or the supervisor: performers are
+registered by kind.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from urllib.parse import quote
+
+import anyio
+from anyio.abc import TaskGroup
+
+from runner.store import Store, Tx, effects, tickets
+from runner.store.effects import EffectRow, EffectState, Verdict, Wish
+
+_US = 1_000_000
+_TRIES = 3
+"""Of a call to an outside that honours keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """It happened; `text` says what there is to know of it."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """It provably did not happen."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """It may have happened."""
+
+    text: str
+    in_flight: bool = True
+    """The call itself may still arrive; False when it is over, whatever it did."""
+
+
+Outcome = Done | Failed | Unknown
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """The outside provably does not have it."""
+
+
+LookedUp = Done | Absent | Unknown
+
+
+@dataclass(frozen=True, slots=True)
+class Performer:
+    """How effects of one kind are done and found again.
+
+    `perform` and `look_up` get the row, whose key they pass on.
+    """
+
+    perform: Callable[[EffectRow], Awaitable[Outcome]]
+    look_up: Callable[[EffectRow], Awaitable[LookedUp]] | None = None
+    honours_keys: bool = False
+    """Done twice under one key is done once, at the outside."""
+    limit_s: float = 60.0
+    """How long after its claim a call may still arrive outside."""
+    await_end: Callable[[EffectRow], Awaitable[None]] | None = None
+    """Wait until a dead daemon's call for the row is proved to be over on this host."""
+
+
+def effect_key(source: str, ticket: str, round_: int, operation: str) -> str:
+    """Return the idempotency key of an operation: stable over runs and sessions."""
+    return "/".join(quote(part, safe="") for part in (source, ticket, str(round_), operation))
+
+
+class Ledger:
+    """The effects of one daemon, each performed in a task that outlives the run that wanted it."""
+
+    def __init__(
+        self, store: Store, *, home: str, epoch: int, performers: Mapping[str, Performer], limit: int, tasks: TaskGroup
+    ) -> None:
+        self._store, self._home, self._epoch = store, home, epoch
+        self._performers, self._limit, self._tasks = performers, limit, tasks
+        self._under_way: dict[str, anyio.Event] = {}
+
+    async def request(self, wish: Wish, *, token: int) -> tuple[EffectRow, Verdict]:
+        """Save a wish of a claim, do it unless it is there, and return what is known of it then.
+
+        Cancelled, it goes on and its outcome is in the ledger.
+
+        Raises:
+            LostTicket: `token` is not the ticket's present claim.
+            TooManyEffects: The ticket has as many as it may have.
+        """
+        row, verdict = await self._store.write(_want_claimed, wish, token, self._limit)
+        if verdict is not Verdict.CONFLICT and not row.waits_for_approval:
+            await self.settled(row.key)
+        return await self._store.write(effects.get, row.key), verdict
+
+    async def perform_due(self) -> None:
+        """Begin everything that is wanted and may be performed."""
+        for row in await self._store.write(effects.due, home=self._home):
+            self._begin(row)
+
+    async def settle_dead(self) -> None:
+        """Begin to find out what became of what earlier daemons of this home claimed and did not settle."""
+        for row in await self._store.write(effects.abandoned_claims, home=self._home, epoch=self._epoch):
+            self._begin(row)
+
+    async def settled(self, key: str) -> None:
+        """Wait until nothing is under way for an effect, having begun it if it was due."""
+        if key not in self._under_way:
+            row = await self._store.write(effects.get, key)
+            if row.state is EffectState.WANTED and not row.waits_for_approval:
+                self._begin(row)
+        if key in self._under_way:
+            await self._under_way[key].wait()
+
+    async def settle_ticket(self, ticket: str) -> list[EffectRow]:
+        """Wait until nothing is under way for a ticket and return its effects that are open still."""
+        await self.settle_dead()
+        await self.perform_due()
+        for row in await self._store.write(effects.effects, ticket=ticket, states=effects.OPEN):
+            if not row.is_unknown:
+                await self.settled(row.key)
+        return await self._store.write(effects.effects, ticket=ticket, states=effects.OPEN)
+
+    def _begin(self, row: EffectRow) -> None:
+        if row.key not in self._under_way and row.kind in self._performers:
+            self._under_way[row.key] = anyio.Event()
+            self._tasks.start_soon(self._take_care, row)
+
+    async def _take_care(self, row: EffectRow) -> None:
+        """Bring one effect to an outcome, or to a person."""
+        performer = self._performers[row.kind]
+        try:
+            if row.state is EffectState.WANTED:
+                claimed = await self._store.write(effects.claim, row.key, epoch=self._epoch)
+                if claimed is not None:
+                    await self._perform(performer, claimed)
+            else:
+                await self._find_out(performer, row)
+        finally:
+            self._under_way.pop(row.key).set()
+
+    async def _perform(self, performer: Performer, row: EffectRow) -> None:
+        outcome = await self._call(performer, row)
+        tries = _TRIES if performer.honours_keys else 1
+        while isinstance(outcome, Unknown) and row.attempts < tries:
+            again = await self._store.write(effects.reclaim, row, epoch=self._epoch)
+            if again is None:
+                return
+            row, outcome = again, await self._call(performer, again)
+        if isinstance(outcome, Unknown) and performer.look_up is not None:
+            looked = await self._look_up(performer, row, in_flight=outcome.in_flight)
+            outcome = Failed(outcome.text) if isinstance(looked, Absent) else looked
+        await self._save(row, outcome)
+
+    async def _call(self, performer: Performer, row: EffectRow) -> Outcome:
+        try:
+            return await performer.perform(row)
+        except Exception as error:  # noqa: BLE001  whatever a performer raises, the call may have arrived
+            return Unknown(f"{type(error).__name__}: {error}")
+
+    async def _find_out(self, performer: Performer, row: EffectRow) -> None:
+        """Settle what a dead daemon claimed; do it again only where that provably repeats nothing."""
+        if performer.await_end is not None:
+            await performer.await_end(row)
+        if performer.honours_keys:
+            looked: LookedUp = Absent()
+        elif performer.look_up is None:
+            looked = Unknown("its daemon died while it was performed, and there is no way to look it up")
+        else:
+            looked = await self._look_up(performer, row, in_flight=True)
+        if not isinstance(looked, Absent):
+            await self._save(row, looked)
+            return
+        claimed = await self._store.write(effects.reclaim, row, epoch=self._epoch)
+        if claimed is not None:
+            await self._perform(performer, claimed)
+
+    async def _look_up(self, performer: Performer, row: EffectRow, *, in_flight: bool) -> LookedUp:
+        """Ask the outside; believe that it is absent only when no call for it can arrive any more."""
+        looked = await self._ask(performer, row)
+        if not isinstance(looked, Absent) or not in_flight:
+            return looked
+        now_us = await self._store.write(lambda tx: tx.now_us)
+        await anyio.sleep(max((row.claimed_at_us or 0) + performer.limit_s * _US - now_us, 0) / _US)
+        return await self._ask(performer, row)
+
+    async def _ask(self, performer: Performer, row: EffectRow) -> LookedUp:
+        if performer.look_up is None:
+            return Unknown("there is no way to look it up")
+        try:
+            return await performer.look_up(row)
+        except Exception as error:  # noqa: BLE001  a look-up that fails says nothing
+            return Unknown(f"it could not be looked up: {type(error).__name__}: {error}")
+
+    async def _save(self, row: EffectRow, outcome: Outcome) -> None:
+        match outcome:
+            case Done(text):
+                await self._store.write(effects.settle, row, EffectState.DONE, text)
+            case Failed(text):
+                await self._store.write(effects.settle, row, EffectState.FAILED, text)
+            case Unknown(text):
+                await self._store.write(effects.leave_unknown, row, text)
+
+
+def _want_claimed(tx: Tx, wish: Wish, token: int, limit: int) -> tuple[EffectRow, Verdict]:
+    tickets.require_claim(tx, wish.ticket, token)
+    return effects.want(tx, wish, limit=limit)
