@@ -204,11 +204,13 @@ def _cost(parts: Parts, worktree: Path, run: RunRow, ending: Ending | None) -> C
     """Return what a run cost: by its result, else by what the CLI wrote while it ran."""
     after = transcript.read(transcript.path(parts.home.claude, worktree, run.session), since_bytes=run.transcript_bytes)
     result = None if ending is None else ending.result
+    spoke = run.confirmed or (ending is not None and ending.confirmed)
+    lost = spoke and after.state is Transcript.MISSING
     return run_cost(
         carried=run.carried_microusd,
         total=None if result is None else result.total_cost_microusd,
         last_total=after.total_microusd if after.total_is_new else None,
-        priced=transcript.price(after.usages),
+        priced=None if lost else transcript.price(after.usages),
         cut=after.cut and result is None,
     )
 
