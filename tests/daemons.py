@@ -1,0 +1,484 @@
+"""A real daemon over a small repository and a scripted model: started, killed, steered and looked at by a test.
+
+A daemon is a process of its own: `ticket-runner start`, or, for a test that wants it to
+die or to look around at an event, this module as a program, which is the same but for
+what it does when it is told of an event. All that is asked of it is asked as an operator
+does, through the command line, but for the log, which is read from the store.
+
+Knows how a test waits; does not know what is proved.
+"""
+
+import argparse
+import json
+import os
+import select
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from threading import Event as Waiting
+from time import monotonic
+from typing import Literal, TypeVar
+
+import anyio
+from pydantic import BaseModel
+
+from runner import log, processes
+from runner.config import Config
+from runner.errors import ConfigError
+from runner.events import Event, Name
+from runner.home import Home
+from runner.offline import Failure, Reply, Scene, Script, ScriptedServer, Served, Text, ToolUse
+from runner.processes import Found
+from runner.store import Store, StoreUnavailable
+from runner.store.log import events
+from tickets import folder
+
+T = TypeVar("T")
+Settings = dict[str, object]
+
+COST = 10_500
+"""Micro-dollars of a reply as the script makes them."""
+LONG_S = 45.0
+"""For what takes seconds: two of a run's starts share a core with other tests."""
+_PROJECT = Path(__file__).parent.parent
+_PROGRAM = Path(sys.executable).with_name("ticket-runner")
+
+
+class Ticket(BaseModel):
+    """Of `show --json` and `status --json`: what a ticket's facts decided."""
+
+    id: str
+    state: str
+    reason: str | None
+    note: str
+    token: int
+    attempts: int
+    waits: int
+    not_before_us: int
+
+
+class Cost(BaseModel):
+    """What a run cost."""
+
+    microusd: int
+    kind: str
+    cut: bool
+
+
+class Run(BaseModel):
+    """A row of a ticket's runs."""
+
+    id: str
+    session: str
+    kind: str
+    outcome: str | None
+    cost: Cost | None
+    allowance_microusd: int
+    carried_microusd: int
+    subtype: str | None
+    api_error_status: int | None
+
+
+class Session(BaseModel):
+    """A row of a ticket's sessions."""
+
+    id: str
+    generation: int
+    confirmed: bool
+    closed_reason: str | None
+
+
+class Row(BaseModel):
+    """A ticket and where its work is."""
+
+    ticket: Ticket
+    branch: str | None
+    base_sha: str | None
+
+
+class Shown(BaseModel):
+    """`show --json`."""
+
+    now_us: int
+    why: str
+    spent_microusd: int
+    row: Row
+    sessions: list[Session]
+    runs: list[Run]
+
+    @property
+    def ticket(self) -> Ticket:
+        """The ticket itself."""
+        return self.row.ticket
+
+    @property
+    def kinds(self) -> list[tuple[str, str | None]]:
+        """Kind and outcome of every run."""
+        return [(run.kind, run.outcome) for run in self.runs]
+
+
+class Sums(BaseModel):
+    """What a line adds up."""
+
+    runs: int
+    cost_microusd: int
+    cut: bool
+
+
+class Line(BaseModel):
+    """A line of the table."""
+
+    ticket: Ticket
+    sums: Sums
+    session: str | None
+    generation: int | None
+
+
+class Pause(BaseModel):
+    """Why the queue waits."""
+
+    reason: str
+    note: str
+    by: str
+
+
+class Overview(BaseModel):
+    """`status --json`."""
+
+    lines: list[Line]
+    pause: Pause | None
+
+    def line(self, ticket: str) -> Line:
+        """Return the line of one ticket."""
+        return next(line for line in self.lines if line.ticket.id == ticket)
+
+
+class Look(BaseModel):
+    """What a daemon saw around it at an event."""
+
+    name: str
+    ticket: str
+    pids: list[int]
+
+
+def say(text: str) -> Reply:
+    """Return a reply of words."""
+    return Reply((Text(text),))
+
+
+def bash(command: str, *, input_tokens: int = 1000, output_tokens: int = 500) -> Reply:
+    """Return a reply that calls a shell."""
+    call = ToolUse("Bash", {"command": command})
+    return Reply((call,), input_tokens=input_tokens, output_tokens=output_tokens)
+
+
+def until(condition: Callable[[], T], what: str, *, within_s: float = LONG_S) -> T:
+    """Return what `condition` returns as soon as that is true.
+
+    Raises:
+        TimeoutError: It did not become so in time.
+    """
+    deadline = monotonic() + within_s
+    while not (value := condition()):
+        if monotonic() > deadline:
+            raise TimeoutError(f"not within {within_s} s: {what}")
+        Waiting().wait(0.02)
+    return value
+
+
+def living(found: Sequence[Found]) -> list[Found]:
+    """Return those of the processes that live."""
+    return [each for each in found if processes.is_alive(each.pid, each.start)]
+
+
+def command_line(process: Found) -> list[str]:
+    """Return a process's arguments; none when it is gone."""
+    try:
+        return (Path("/proc") / str(process.pid) / "cmdline").read_text().split("\0")
+    except OSError:
+        return []
+
+
+class Daemon:
+    """A daemon's process."""
+
+    def __init__(self, process: subprocess.Popen[bytes], stderr: Path) -> None:
+        self._process, self._stderr = process, stderr
+        self.pid = process.pid
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to it alone."""
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """End it as a machine does that loses its power."""
+        self._process.kill()
+        self._process.wait(LONG_S)
+
+    def ends(self, within_s: float = LONG_S) -> int:
+        """Wait for its end and return its exit code, negative for a signal."""
+        try:
+            return self._process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            raise TimeoutError(f"the daemon goes on:\n{self.said()}") from None
+
+    def is_running(self) -> bool:
+        """Say whether it lives."""
+        return self._process.poll() is None
+
+    def said(self) -> str:
+        """Return what it wrote to its log so far."""
+        return self._stderr.read_text()
+
+    def stops(self, times: int) -> bool:
+        """Say whether it has heeded so many signals."""
+        return self.said().count("daemon.stopping") >= times
+
+
+class Site:
+    """A repository, a queue and a state directory, and the daemons that come and go over them."""
+
+    def __init__(self, root: Path, server: ScriptedServer, settings: Settings) -> None:
+        self.root, self.server = root, server
+        self.repository, self.file = root / "repo", root / "ticket-runner.toml"
+        self._daemons: list[Daemon] = []
+        _make_repository(self.repository)
+        self.configure(**settings)
+        self.home = Home.of(self.config)
+        self.home.prepare()
+
+    @classmethod
+    @contextmanager
+    def at(cls, root: Path, **settings: object) -> Iterator["Site"]:
+        """Build a site in `root`; at the end nothing of it runs."""
+        with ExitStack() as stack:
+            site = cls(root, stack.enter_context(ScriptedServer(Script(()))), settings)
+            stack.callback(site.end)
+            yield site
+
+    def configure(self, **settings: object) -> None:
+        """Write the configuration, `settings` over what is usual here; a table is given as a dict."""
+        agent = {"base_url": self.server.url, "model": "claude-sonnet-4-5", "max_retries": 0}
+        usual: Settings = {"repository": "repo", "state_directory": "state", "poll_s": 0.2, "agent": agent}
+        values = usual | settings
+        plain = [f"{key} = {json.dumps(value)}\n" for key, value in values.items() if not isinstance(value, dict)]
+        for key, table in values.items():
+            if isinstance(table, dict):
+                plain += [f"[{key}]\n", *(f"{name} = {json.dumps(value)}\n" for name, value in table.items())]
+        self.file.write_text("".join(plain))
+        self.config = Config.load(self.file)
+
+    def plays(self, *turns: Reply | Failure, later: Sequence[Reply | Failure] = ()) -> None:
+        """Let the model say `turns` from now on, and `later` in sessions that follow another one."""
+        self.server.script = Script((Scene("an earlier session worked on the ticket", tuple(later)), Scene("", turns)))
+
+    def plays_for(self, **turns: Sequence[Reply | Failure]) -> None:
+        """Let the model say what belongs to each ticket: its text holds the word `for-<key>`."""
+        self.server.script = Script(tuple(Scene(f"for-{key}", tuple(said)) for key, said in turns.items()))
+
+    def add(self, ticket: str, text: str = "Do it.", **front: object) -> None:
+        """Put a ticket into the queue."""
+        head = "".join(f"{key}: {json.dumps(value)}\n" for key, value in front.items())
+        folder.add(self.config.queue_directory, f"---\n{head}---\n{text}".encode(), ticket)
+
+    def start(self, *, once: bool = False, die_at: Name | None = None, look_at: Sequence[Name] = ()) -> Daemon:
+        """Start a daemon.
+
+        Args:
+            once: As `--once`.
+            die_at: The event at whose commit it kills itself.
+            look_at: The events at whose commit it notes which processes of the ticket there are; see `looks`.
+        """
+        if die_at is None and not look_at:
+            command = [str(_PROGRAM), "start", "--config", str(self.file)]
+        else:
+            command = [sys.executable, "-m", "tests.daemons", str(self.file), "--looks", str(self._looks)]
+            command += [f"--die-at={die_at}"] if die_at is not None else []
+            command += [f"--look-at={name}" for name in look_at]
+        command += ["--once"] if once else []
+        stderr = self.root / f"daemon-{len(self._daemons) + 1}.log"
+        with stderr.open("wb") as file:
+            process = subprocess.Popen(command, cwd=_PROJECT, env=_environment(), stdout=file, stderr=file)
+        daemon = Daemon(process, stderr)
+        self._daemons.append(daemon)
+        return daemon
+
+    def works_once(self, *, die_at: Name | None = None, look_at: Sequence[Name] = ()) -> int:
+        """Let a daemon work until nothing is ready, and return its exit code."""
+        return self.start(once=True, die_at=die_at, look_at=look_at).ends()
+
+    def dies_at(self, name: Name) -> None:
+        """Let a daemon work until it kills itself at an event."""
+        daemon = self.start(once=True, die_at=name)
+        assert daemon.ends() == -signal.SIGKILL, daemon.said()
+
+    def tell(self, *arguments: str, code: int = 0) -> str:
+        """Run a command as an operator does and return what it says, on either stream."""
+        done = subprocess.run(
+            [str(_PROGRAM), *arguments, "--config", str(self.file)],
+            env=_environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=LONG_S,
+        )
+        assert done.returncode == code, (done.stdout, done.stderr)
+        return done.stdout + done.stderr
+
+    def show(self, ticket: str) -> Shown:
+        """Return what `show` shows."""
+        return Shown.model_validate_json(self.tell("show", ticket, "--json"))
+
+    def status(self) -> Overview:
+        """Return what `status` shows of all tickets."""
+        return Overview.model_validate_json(self.tell("status", "--done", "--json"))
+
+    def log(self, ticket: str) -> list[Event]:
+        """Return a ticket's log so far."""
+        try:
+            store = Store.open(self.config.database_url, read_only=True)
+        except (ConfigError, StoreUnavailable):  # there are no tables yet
+            return []
+        try:
+            return [entry.event for entry in store.read(events, ticket=ticket)]
+        finally:
+            store.close()
+
+    def names(self, ticket: str) -> list[Name]:
+        """Return what happened to a ticket so far."""
+        return [event.name for event in self.log(ticket)]
+
+    def wait_for(self, name: Name, ticket: str, *, times: int = 1) -> None:
+        """Wait until an event is in a ticket's log so many times."""
+        until(lambda: self.names(ticket).count(name) >= times, f"{name} of {ticket}, {times} times")
+
+    def waits_in_tool(self, ticket: str, mark: str) -> None:
+        """Wait until the agent's shell has made the file `mark` in its worktree."""
+        until((self.worktree(ticket) / mark).exists, f"{mark} of {ticket}")
+
+    def worktree(self, ticket: str) -> Path:
+        """Return where a ticket's worktree is."""
+        return self.home.worktrees / ticket
+
+    def processes(self, ticket: str | None = None) -> list[Found]:
+        """Return what lives of a ticket, or of all."""
+        return processes.find(str(self.home.path), ticket)
+
+    def cli(self, ticket: str) -> Found:
+        """Return the CLI of a ticket, waiting for it."""
+        return until(lambda: [each for each in self.processes(ticket) if each.is_cli], f"a CLI of {ticket}")[0]
+
+    @property
+    def _looks(self) -> Path:
+        return self.root / "looks"
+
+    def looks(self, name: Name) -> list[Look]:
+        """Return what daemons saw at an event."""
+        lines = self._looks.read_text().splitlines() if self._looks.exists() else []
+        return [look for look in map(Look.model_validate_json, lines) if look.name == name]
+
+    @property
+    def calls(self) -> list[Served]:
+        """What the model was asked."""
+        return self.server.served
+
+    def git(self, *arguments: str) -> str:
+        """Return what git says in the repository."""
+        return _git(self.repository, *arguments)
+
+    def delivered(self, ticket: str) -> list[str]:
+        """Return the subjects of a ticket's commits in the repository, the newest first; [] without its branch."""
+        branch = f"refs/heads/ticket/{ticket}"
+        if not self.git("for-each-ref", branch):
+            return []
+        return self.git("log", "--format=%s", f"main..{branch}").splitlines()
+
+    def let_the_wait_pass(self, ticket: str) -> None:
+        """Make a ticket that waits due, as time would; no daemon may run."""
+        with sqlite3.connect(self.home.database) as database:
+            database.execute("UPDATE ticket SET not_before_us = 0 WHERE id = ?", (ticket,))
+        database.close()
+
+    def end(self) -> None:
+        """End whatever runs."""
+        for daemon in self._daemons:
+            if daemon.is_running():
+                daemon.kill()
+        for ticket in {each.cookie.ticket for each in self.processes()}:
+            anyio.run(
+                partial(processes.reap, str(self.home.path), ticket, cli_grace_s=0.1, orphan_wait_s=0.1),
+            )
+
+
+def wait_until_gone(found: Sequence[Found], *, within_s: float) -> None:
+    """Wait for the end of processes that are not our children.
+
+    Raises:
+        TimeoutError: Some live.
+    """
+    deadline = monotonic() + within_s
+    for each in found:
+        try:
+            pidfd = os.pidfd_open(each.pid)
+        except ProcessLookupError:
+            continue
+        try:
+            ended = select.poll()
+            ended.register(pidfd, select.POLLIN)
+            if processes.is_alive(each.pid, each.start) and not ended.poll(max(deadline - monotonic(), 0) * 1000):
+                raise TimeoutError(f"still alive after {within_s} s: {living(found)}")
+        finally:
+            os.close(pidfd)
+
+
+def _environment() -> dict[str, str]:
+    return os.environ | {"ANTHROPIC_API_KEY": "offline"}
+
+
+def _git(directory: Path, *arguments: str) -> str:
+    identity = ("-c", "user.name=Somebody", "-c", "user.email=somebody@localhost")
+    command = ["git", *identity, *arguments]
+    return subprocess.run(command, cwd=directory, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def _make_repository(path: Path) -> None:
+    path.mkdir()
+    (path / "README.md").write_text("A small repository.\n")
+    for arguments in (("init", "--quiet", "-b", "main"), ("add", "."), ("commit", "--quiet", "-m", "Begin")):
+        _git(path, *arguments)
+
+
+def main() -> int:
+    """Be a daemon that notes what is around it at some events, and kills itself at another."""
+    from runner import daemon  # noqa: PLC0415  a test needs no SDK to start a process that does
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("config", type=Path)
+    parser.add_argument("--once", action="store_true")
+    parser.add_argument("--die-at", type=Name)
+    parser.add_argument("--look-at", type=Name, action="append", default=[])
+    parser.add_argument("--looks", type=Path)
+    told = parser.parse_args()
+    config = Config.load(told.config)
+    home = str(Home.of(config).path)
+
+    def observe(event: Event) -> None:
+        log.show(event)
+        if event.name in told.look_at:
+            kind: Literal["agent"] = "agent"
+            pids = [each.pid for each in processes.find(home, event.ticket, kind)]
+            with told.looks.open("a") as file:
+                file.write(Look(name=event.name, ticket=event.ticket, pids=pids).model_dump_json() + "\n")
+        if event.name is told.die_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return daemon.serve(config, once=told.once, on_event=observe)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
