@@ -135,7 +135,8 @@ class _Claim:
     async def _worktree(self) -> Tree:
         repository = self._parts.repository
         await self._in_thread(repository.unlock, self._id)
-        tree = await self._in_thread(partial(repository.ensure, self._id, self._spec.base, base_sha=self._row.base_sha))
+        base = self._spec.base or self._config.git.base
+        tree = await self._in_thread(partial(repository.ensure, self._id, base, base_sha=self._row.base_sha))
         if self._row.base_sha is None:
             await self._write(
                 tickets.set_tree,
