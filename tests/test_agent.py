@@ -148,6 +148,10 @@ class Bench:
         """Write a stand-in for the CLI that takes the prompt, says `frames` and ends well."""
         return self.stub("speaker", SPEAKER + f"for frame in {list(frames)!r}:\n    print(json.dumps(frame))\n")
 
+    async def sleeping(self) -> None:
+        """Wait until the agent's command sleeps."""
+        await until(lambda: any(found.name == "sleep" for found in processes.find(str(self.root))))
+
     async def end_processes(self) -> None:
         """Reap, as the runner does."""
         await processes.reap(str(self.root), "t-1")
@@ -315,14 +319,15 @@ async def test_a_killed_run_is_priced_from_its_transcript(bench: Bench) -> None:
     bench.plays(use("Bash", command="echo one"), use("Bash", command="sleep 60"), say("Checked."))
     options = bench.options()
 
-    async def kill(tool: ToolStarted) -> None:
-        if "sleep" in tool.summary:
-            await until(lambda: len(bench.read(options).usages) == 2)  # written about 0.1 s after it was received
-            (found,) = [found for found in processes.find(str(bench.root)) if found.is_cli]
-            os.kill(found.pid, signal.SIGKILL)
+    async def kill() -> None:
+        await bench.sleeping()
+        await until(lambda: len(bench.read(options).usages) == 2)  # written about 0.1 s after it was received
+        (found,) = [found for found in processes.find(str(bench.root)) if found.is_cli]
+        os.kill(found.pid, signal.SIGKILL)
 
-    bench.before = kill
-    end = await bench.run(options)
+    async with anyio.create_task_group() as group:
+        group.start_soon(kill)
+        end = await bench.run(options)
     assert classify(end) is Outcome.KILLED
     assert (end.exit_code, end.confirmed, end.result, end.trouble) == (-9, True, None, None)
     reading = bench.read(options)
@@ -338,18 +343,21 @@ async def test_a_stop_in_a_tool_leaves_transcript_and_cost(bench: Bench) -> None
     """Asked to stop in a command, the CLI ends it and writes its cost, and nothing is left running."""
     bench.plays(use("Bash", command="sleep 60; touch late"), say("Never."))
 
-    async def stop(_: ToolStarted) -> None:
+    async def stop() -> None:
+        await bench.sleeping()
         bench.stop.set(StoppedBy.DRAIN)
         bench.stop.set(StoppedBy.OPERATOR)
 
-    bench.before = stop
     options = bench.options()
-    end = await bench.run(options)
+    async with anyio.create_task_group() as group:
+        group.start_soon(stop)
+        end = await bench.run(options)
     assert classify(end) is Outcome.STOPPED
     assert (end.stopped_by, end.exit_code, end.trouble, end.confirmed) == (StoppedBy.DRAIN, 143, None, True)
     reading = bench.read(options)
     assert (reading.total_microusd, reading.total_is_new, reading.cut) == (COST, True, False)
-    assert not (options.cwd / "late").exists()
+    assert [tool.is_error for tool in bench.heard(ToolEnded)] == [True]
+    assert existing(options.cwd / "late") == []
 
 
 async def test_a_run_that_is_asked_to_stop_first_starts_nothing(bench: Bench) -> None:
@@ -357,7 +365,7 @@ async def test_a_run_that_is_asked_to_stop_first_starts_nothing(bench: Bench) ->
     bench.stop.set(StoppedBy.LOST)
     options = bench.options()
     end = await bench.run(options)
-    assert (classify(end), end.stopped_by, bench.messages) == (Outcome.STOPPED, StoppedBy.LOST, [])
+    assert (classify(end), end.stopped_by, end.exit_code) == (Outcome.STOPPED, StoppedBy.LOST, None)
     assert bench.read(options).state is Transcript.MISSING
 
 
@@ -584,20 +592,17 @@ async def test_a_cancelled_run_leaves_no_cli(bench: Bench) -> None:
     """Cancelled from outside, a run ends its processes by the one stop path before it goes."""
     bench.plays(use("Bash", command="sleep 60"))
     options = bench.options()
-    with anyio.CancelScope() as scope:
-
-        async def cancel(_: ToolStarted) -> None:
-            scope.cancel()
-
-        bench.before = cancel
-        await bench.run(options)
-    assert scope.cancelled_caught
+    async with anyio.create_task_group() as group:
+        group.start_soon(bench.run, options)
+        await bench.sleeping()
+        group.cancel_scope.cancel()
     assert bench.read(options).total_is_new
+    assert [tool.is_error for tool in bench.heard(ToolEnded)] == [True], "the stream was heard to its end"
 
 
 async def test_a_listener_that_fails_ends_the_run(bench: Bench) -> None:
     """What `on_message` raises is raised as it is, when the processes are gone."""
-    bench.plays(use("Bash", command="sleep 60"))
+    bench.plays(use("Bash", command="sleep 600"))
 
     async def fail(message: Message) -> None:
         if isinstance(message, Said):
@@ -605,7 +610,7 @@ async def test_a_listener_that_fails_ends_the_run(bench: Bench) -> None:
 
     bench.on = fail
     with pytest.raises(OSError, match="lost"):
-        await bench.run(bench.options())
+        await bench.run(bench.options(), clocks=replace(CLOCKS, tool_silence_s=600))
 
 
 def test_rules_that_fit_in_no_argument_are_refused(tmp_path: Path) -> None:
