@@ -6,12 +6,12 @@ Imports inside the commands, so that one that only reads needs neither the SDK n
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import click
 import typer
 
 from runner.errors import ConfigError, Exit, RunnerError, UsageError
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from runner.store import Store
 
 _DIFF_BYTES = 10 * 1024 * 1024
+_MISUSED = 2
+"""What the parser leaves with when it cannot make sense of the words."""
 _SAMPLE = """\
 ---
 title: Say hello
@@ -31,9 +33,16 @@ budget_usd: 0.50
 Add a file HELLO.md to the top of this repository: one friendly sentence about what the repository is for.
 """
 
+
+def _leave(code: int | None) -> None:
+    """Exit with what a command returned."""
+    raise typer.Exit(int(code or Exit.OK))
+
+
 app = typer.Typer(
     name="ticket-runner",
     help="Work on a queue of tickets with Claude, each in a git worktree of its own, and lose nothing when killed.",
+    result_callback=_leave,
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -52,23 +61,15 @@ JsonOption = Annotated[bool, typer.Option("--json", help="As JSON.")]
 
 def main() -> None:
     """Run the command line and exit."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that is not UTF-8 still gets its table
     try:
-        code = app(standalone_mode=False)
-    except click.exceptions.NoArgsIsHelpError as error:
-        sys.stdout.write(error.format_message() + "\n")
-        code = Exit.USAGE
-    except click.ClickException as error:
-        error.show(file=sys.stderr)
-        code = Exit.USAGE
-    except click.Abort:
-        code = Exit.FAILED
+        app()
+    except SystemExit as left:
+        sys.exit(Exit.USAGE if left.code == _MISUSED else left.code)
     except RunnerError as error:
         sys.stderr.write(f"ticket-runner: {error}\n")
-        code = error.exit_code
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = Exit.OK
-    sys.exit(int(code or Exit.OK))
+        sys.exit(error.exit_code)
 
 
 @app.command()
@@ -85,11 +86,11 @@ def init(
     path = top / "ticket-runner.toml"
     if path.exists() and not force:
         raise UsageError(f"{path} exists already: `init --force` writes over it")
-    path.write_text(template("."), encoding="utf-8")
+    _write(path, template("."))
     config = Config.load(path)
-    Home(config.state_directory, config.queue_directory).prepare(config.repository_path)
+    Home.of(config).prepare(config.repository_path)
     sample = config.state_directory / "hello.md"
-    sample.write_text(_SAMPLE, encoding="utf-8")
+    _write(sample, _SAMPLE)
     typer.echo(f"configuration  {path}\nqueue          {config.queue_directory}\nsample ticket  {sample}")
     typer.echo(f"next           ticket-runner check; ticket-runner add {sample}; ticket-runner start --once")
 
@@ -113,21 +114,25 @@ def add(
     config: ConfigOption = None,
 ) -> None:
     """Put a ticket into the queue."""
+    from runner.home import Home
     from tickets import folder
     from tickets.front_matter import NotATicket
 
     loaded = _load(config)
-    if file == "-" and ticket_id is None:
-        raise UsageError("a ticket from standard input needs --id")
+    if ticket_id == "" or (ticket_id is None and file == "-"):
+        raise UsageError("a ticket from standard input needs --id" if file == "-" else "--id is empty")
     _refuse_known(loaded, ticket_id if ticket_id is not None else Path(file).stem)
-    loaded.queue_directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     try:
+        loaded.queue_directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         path = folder.add(loaded.queue_directory, sys.stdin.buffer.read() if file == "-" else Path(file), ticket_id)
     except NotATicket as error:
         raise RunnerError(str(error)) from error
     except OSError as error:
-        raise RunnerError(f"{file}: {error.strerror}") from error
+        raise RunnerError(f"{error.filename or file}: {error.strerror}") from error
     typer.echo(f"added {path}")
+    with suppress(PermissionError):  # a queue may be open to those to whom the state directory is not
+        if Home.of(loaded).holder() is None:
+            typer.echo("no daemon runs: `ticket-runner start` works on it")
 
 
 @app.command()
@@ -153,10 +158,16 @@ def status(
     """Show one row per ticket; works with the daemon down."""
     from runner import render
     from runner import status as of
+    from runner.store import NothingYet
     from tickets.ticket import State
 
-    with _reading(_load(config)) as store:
-        view = store.read(of.look, states=[*State] if done else of.OPEN, since_us=_since_us(since))
+    since_us = _since_us(since)
+    try:
+        with _reading(_load(config)) as store:
+            view = store.read(of.look, states=[*State] if done else of.OPEN, since_us=since_us)
+    except NothingYet as error:
+        typer.echo(f"ticket-runner: {error}", err=True)
+        view = of.nothing()
     if as_json:
         typer.echo(render.to_json(view))
     else:
@@ -187,22 +198,28 @@ def events(
 ) -> None:
     """Print the log."""
     from runner import render
-    from runner.store import log, tickets
+    from runner.store import NothingYet, log, tickets
 
-    with _reading(_load(config)) as store:
+    try:
+        with _reading(_load(config)) as store:
+            if ticket is not None:
+                store.read(tickets.get, ticket)
+            while entries := store.read(log.events, ticket=ticket, since=since):
+                since = entries[-1].id
+                if as_json:
+                    typer.echo("\n".join(map(render.entry_json, entries)))
+                else:
+                    render.events(entries, _console())
+    except NothingYet as error:
         if ticket is not None:
-            store.read(tickets.get, ticket)
-        while entries := store.read(log.events, ticket=ticket, since=since):
-            since = entries[-1].id
-            if as_json:
-                typer.echo("\n".join(map(render.entry_json, entries)))
-            else:
-                render.events(entries, _console())
+            raise
+        typer.echo(f"ticket-runner: {error}", err=True)
 
 
 @app.command()
 def diff(ticket: TicketArgument, config: ConfigOption = None) -> None:
     """Print what a ticket has changed since its base, uncommitted work included."""
+    from runner import render
     from runner.daemon import repository_of
     from runner.store import tickets
 
@@ -211,7 +228,8 @@ def diff(ticket: TicketArgument, config: ConfigOption = None) -> None:
         row = store.read(tickets.get, ticket)
     if row.base_sha is None:
         raise RunnerError(f"ticket {ticket} has no worktree yet")
-    typer.echo(repository_of(loaded).diff(ticket, row.base_sha, limit_bytes=_DIFF_BYTES), nl=False)
+    patch = repository_of(loaded).diff(ticket, row.base_sha, limit_bytes=_DIFF_BYTES)
+    typer.echo(render.harmless(patch) if sys.stdout.isatty() else patch, nl=False)
 
 
 @app.command()
@@ -282,13 +300,13 @@ def _steer(path: Path | None, verb: str, ticket: str = "", *, fresh: bool = Fals
 
 def _refuse_known(config: "Config", ticket: str) -> None:
     """Refuse an id that a ticket had whose file is gone from the folder."""
-    from runner.home import Home
-    from runner.store import tickets
+    from runner.store import NothingYet, tickets
 
-    if not Home.of(config).database.exists():
+    try:
+        with _reading(config) as store:
+            known = store.read(tickets.known, ticket)
+    except (NothingYet, PermissionError):
         return
-    with _reading(config) as store:
-        known = store.read(tickets.known, ticket)
     if known is not None:
         raise RunnerError(f"{ticket}: ticket {known.spec.id} is known and {known.state}: choose another id")
 
@@ -300,6 +318,13 @@ def _checkout_of(path: Path) -> Path:
         if (place / ".git").exists():
             return place
     raise ConfigError(f"{resolved} is in no git repository: go to one, or run `git init` and commit something")
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def _since_us(text: str | None) -> int | None:

@@ -22,13 +22,13 @@ from runner.store.overview import Line, Sums
 from runner.store.runs import RunRow
 from tickets.ticket import State
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _COLOURS = {State.RUNNING: "cyan", State.HELD: "yellow", State.DONE: "green", State.CANCELLED: "dim"}
 
 
 def to_json(value: object) -> str:
-    """Return a frozen value as one line of JSON, its fields by their names."""
-    return json.dumps(_plain(value), ensure_ascii=False)
+    """Return a frozen value as one line of JSON, its fields by their names; ASCII, so that no terminal obeys it."""
+    return json.dumps(_plain(value))
 
 
 def overview(view: Overview, console: Console) -> None:
@@ -92,12 +92,17 @@ def events(entries: Iterable[Entry], console: Console) -> None:
 
 def entry_json(entry: Entry) -> str:
     """Return an event as one line of JSON."""
-    return json.dumps({"id": entry.id, **_fields(entry.event)}, ensure_ascii=False)
+    return json.dumps({"id": entry.id, **_fields(entry.event)})
 
 
 def shown(text: str) -> Text:
+    """Return text from anywhere as rich may have it: no markup in it is obeyed."""
+    return Text(harmless(text))
+
+
+def harmless(text: str) -> str:
     """Return text from anywhere as a terminal may have it."""
-    return Text(_CONTROL.sub("\N{REPLACEMENT CHARACTER}", text))
+    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def dollars(microusd: int, *, estimated: bool = False, cut: bool = False) -> str:
@@ -152,7 +157,7 @@ def _runs(runs: Iterable[RunRow]) -> Table:
 def _told(event: Event) -> str:
     ids = " ".join(part for part in (event.ticket, event.run or "") if part)
     payload = " ".join(f"{key}={value}" for key, value in event.payload.items() if value is not None)
-    return f"{clock(event.at_us)}  {event.name:<22} {ids}  {payload}".rstrip()
+    return " ".join(f"{clock(event.at_us)}  {event.name:<22} {ids}  {payload}".rstrip().splitlines())
 
 
 def _age(us: int) -> str:

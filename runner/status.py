@@ -62,6 +62,11 @@ def look(rx: Rx, *, states: Collection[State], since_us: int | None = None) -> O
     )
 
 
+def nothing() -> Overview:
+    """Return the queue of a configuration that nothing has run with yet."""
+    return Overview(round(datetime.now(UTC).timestamp() * 1_000_000), [], None, [], 0, 0)
+
+
 def look_at(rx: Rx, ticket: str) -> Details:
     """Return one ticket.
 

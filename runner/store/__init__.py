@@ -7,6 +7,16 @@ tickets.py, sessions.py, runs.py, log.py, queue.py and overview.py each take a t
 
 from runner.store.connection import Rx, Store, Tx
 from runner.store.dialect import sqlite_url
-from runner.store.errors import LostTicket, StoreUnavailable, UnknownRow, UnknownTicket
+from runner.store.errors import LostTicket, NothingYet, StoreUnavailable, UnknownRow, UnknownTicket
 
-__all__ = ["LostTicket", "Rx", "Store", "StoreUnavailable", "Tx", "UnknownRow", "UnknownTicket", "sqlite_url"]
+__all__ = [
+    "LostTicket",
+    "NothingYet",
+    "Rx",
+    "Store",
+    "StoreUnavailable",
+    "Tx",
+    "UnknownRow",
+    "UnknownTicket",
+    "sqlite_url",
+]

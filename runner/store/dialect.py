@@ -18,6 +18,7 @@ from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_rand
 
 from runner.errors import ConfigError
 from runner.store import place
+from runner.store.errors import NothingYet
 from runner.store.schema import HEAD
 
 _BUSY_MS = 10_000
@@ -95,7 +96,7 @@ def bring_to_head(engine: Engine, *, read_only: bool) -> None:
         if found == HEAD:
             return
         if read_only and found is None:
-            raise ConfigError("the database is empty: nothing has run with it yet")
+            raise NothingYet("the database is empty")
         from runner.store import migrate  # noqa: PLC0415  # alembic takes 0.3 s to import, and reading commands are quick
 
         migrate.check(found)
@@ -116,7 +117,7 @@ def _sqlite(url: URL, *, read_only: bool) -> tuple[Engine, Engine | None]:
     if not path.is_absolute():
         raise ConfigError(f"the database's path {url.database!r} is not absolute: sqlite:////path/to/file")
     if read_only and not path.exists():
-        raise ConfigError(f"there is no database {path}: nothing has run with it yet")
+        raise NothingYet(f"there is no database {path}")
     if not read_only:
         place.prepare(path)
     reader = _sqlite_engine(path, "ro", pool_size=4, pragmas=_SQLITE_READER, begin="BEGIN")

@@ -1,6 +1,19 @@
 """What a transaction refuses, and what the database itself may fail with."""
 
-from runner.errors import RunnerError
+from runner.errors import ConfigError, Exit, RunnerError
+
+
+class NothingYet(ConfigError):
+    """There is no database to read: nothing has run with this configuration."""
+
+    exit_code = Exit.FAILED
+
+    def __init__(self, where: str) -> None:
+        super().__init__(where)
+        self.where = where
+
+    def __str__(self) -> str:
+        return f"nothing has run with this configuration yet: {self.where}"
 
 
 class UnknownTicket(RunnerError):
