@@ -15,6 +15,7 @@ import anyio
 from anyio.abc import SocketStream, TaskStatus
 from anyio.streams.buffered import BufferedByteReceiveStream
 
+from runner import log
 from runner.commands import Command, Verb
 from runner.errors import Exit, RunnerError, UsageError
 from runner.home import Home
@@ -46,8 +47,7 @@ async def listen(home: Home, perform: Callable[[Command], Awaitable[str]], *, ta
     async def serve(stream: SocketStream) -> None:
         async with stream:
             with anyio.move_on_after(_TIMEOUT_S), suppress(anyio.BrokenResourceError, anyio.EndOfStream):
-                line = await BufferedByteReceiveStream(stream).receive_until(b"\n", _LINE_LIMIT)
-                await stream.send(json.dumps(await _answer(line, perform)).encode() + b"\n")
+                await stream.send(json.dumps(await _answer(stream, perform)).encode() + b"\n")
 
     with home.socket_address() as address:
         listener = await anyio.create_unix_listener(address, mode=0o600)
@@ -63,19 +63,36 @@ def _remove(home: Home) -> None:
     home.socket.unlink(missing_ok=True)
 
 
-async def _answer(line: bytes, perform: Callable[[Command], Awaitable[str]]) -> dict[str, object]:
+async def _answer(stream: SocketStream, perform: Callable[[Command], Awaitable[str]]) -> dict[str, object]:
+    """Return what to say to a client; nothing that it sends, and no defect of ours, ends the daemon."""
     try:
+        line = await BufferedByteReceiveStream(stream).receive_until(b"\n", _LINE_LIMIT)
         return {"text": await perform(_command(line))}
+    except (anyio.IncompleteRead, anyio.DelimiterNotFound) as error:
+        return _refusal(UsageError(f"not a line: {error}"))
     except RunnerError as error:
-        return {"error": str(error), "exit": int(error.exit_code)}
+        return _refusal(error)
+    except (anyio.BrokenResourceError, anyio.EndOfStream):
+        raise
+    except Exception as error:  # noqa: BLE001  of one command; the claims beside it go on
+        log.defect("command.failed")
+        return _refusal(RunnerError(f"internal error: {type(error).__name__}: it is in the daemon's log"))
+
+
+def _refusal(error: RunnerError) -> dict[str, object]:
+    return {"error": str(error), "exit": int(error.exit_code)}
 
 
 def _command(line: bytes) -> Command:
     try:
         told = json.loads(line)
-        return Command(**{**told, "verb": Verb(told["verb"])})
-    except (ValueError, TypeError, KeyError) as error:
+        command = Command(**{**told, "verb": Verb(told["verb"])})
+        if [type(value) for value in (command.ticket, command.fresh, command.by)] != [str, bool, str]:
+            raise TypeError("a value is of another kind")
+        command.ticket.encode()  # a lone surrogate is no text for a database
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise UsageError(f"not a command of this version: {error}") from error
+    return command
 
 
 def send(home: Home, command: Command) -> str:
@@ -85,19 +102,17 @@ def send(home: Home, command: Command) -> str:
         NobodyListens: There is no daemon behind the socket.
         Refused: It did not do it; says why, and the exit code of that.
     """
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client, home.socket_address() as address:
-        client.settimeout(_TIMEOUT_S)
-        try:
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client, home.socket_address() as address:
+            client.settimeout(_TIMEOUT_S)
             client.connect(address)
             client.sendall(json.dumps(asdict(command)).encode() + b"\n")
             with client.makefile("rb") as lines:
                 line = lines.readline(_LINE_LIMIT)
-        except OSError as error:
-            raise NobodyListens(f"no daemon answers on {home.socket}: {error}") from error
-    if not line:
-        raise NobodyListens(
-            f"the daemon behind {home.socket} went away before it answered: look at `status`, then try again"
-        )
+    except OSError as error:
+        raise NobodyListens(f"no daemon answers on {home.socket}: {error}") from error
+    if not line.endswith(b"\n"):
+        raise NobodyListens(f"the daemon behind {home.socket} went away before it answered")
     answer = json.loads(line)
     if "error" in answer:
         raise Refused(answer["error"], answer["exit"])

@@ -3,6 +3,8 @@
 Either way it happens once, under the one lock, by the same function.
 """
 
+from contextlib import suppress
+
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from runner import commands, control
@@ -17,15 +19,20 @@ _STARTING_S = 20.0
 """A daemon that starts holds the lock for a while before it listens: it waits for what is left of the last one."""
 
 
-def steer(config: Config, command: Command) -> str:
+def steer(config: Config, command: Command, *, patience_s: float = _STARTING_S) -> str:
     """Carry out `command` and return what there is to say.
+
+    Args:
+        config: Whose queue.
+        command: What to do.
+        patience_s: How long a home may be held by a process that does not answer.
 
     Raises:
         Refused, NotPossible, UnknownTicket: It was not possible; nothing was changed.
         Locked: A daemon holds the home and does not answer.
     """
     for attempt in Retrying(
-        retry=retry_if_exception_type(Locked), wait=wait_fixed(0.2), stop=stop_after_delay(_STARTING_S), reraise=True
+        retry=retry_if_exception_type(Locked), wait=wait_fixed(0.2), stop=stop_after_delay(patience_s), reraise=True
     ):
         with attempt:
             return _try(config, command)
@@ -46,9 +53,10 @@ def _here(config: Config, command: Command) -> str:
     store = Store.open(config.database_url)
     try:
         reply = store.transact(commands.perform, command)
-        if command.ticket:
-            state = store.read(tickets.get, command.ticket).ticket.state
-            Folder(config.queue_directory).mirror(command.ticket, state)
+        row = store.read(tickets.get, command.ticket) if command.ticket else None
     finally:
         store.close()
+    if row is not None:
+        with suppress(OSError):  # done is done: the next daemon moves the file when it starts
+            Folder(config.queue_directory).mirror(row.ticket.id, row.ticket.state)
     return f"{reply.text}; it happens at the next start" if reply.stop else reply.text
