@@ -41,19 +41,29 @@ def configure(redactor: Redactor, stream: TextIO | None = None) -> None:
     def redacted(_logger: object, _method: str, event: MutableMapping[str, object]) -> MutableMapping[str, object]:
         return {key: redactor.value(value) for key, value in event.items()}
 
+    def redacted_line(_logger: object, _method: str, line: str | bytes | MutableMapping[str, object]) -> str:
+        return redactor.text(str(line))  # a value that is no JSON becomes text only in the renderer
+
     processors: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=not out.isatty()),
+        structlog.processors.format_exc_info,
         redacted,
     ]
     if out.isatty():
-        processors.append(structlog.dev.ConsoleRenderer(pad_event_to=24))
+        processors.append(
+            structlog.dev.ConsoleRenderer(
+                pad_event_to=24,
+                repr_native_str=True,  # no control character of an agent's reaches the terminal
+                exception_formatter=structlog.dev.plain_traceback,  # rich's shows the values of variables
+            )
+        )
     else:
-        processors.insert(-1, structlog.processors.format_exc_info)
         processors.append(structlog.processors.JSONRenderer(sort_keys=False))
-        if os.environ.get("JOURNAL_STREAM"):
-            processors.append(_with_priority)
+    processors.append(redacted_line)
+    if os.environ.get("JOURNAL_STREAM") and not out.isatty():
+        processors.append(_with_priority)
     structlog.configure(
         processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
