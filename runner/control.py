@@ -87,11 +87,12 @@ def _command(line: bytes) -> Command:
     try:
         told = json.loads(line)
         command = Command(**{**told, "verb": Verb(told["verb"])})
-        if [type(value) for value in (command.ticket, command.fresh, command.by)] != [str, bool, str]:
-            raise TypeError("a value is of another kind")
-        command.ticket.encode()  # a lone surrogate is no text for a database
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise UsageError(f"not a command of this version: {error}") from error
+    if [type(value) for value in (command.ticket, command.fresh, command.by)] != [str, bool, str]:
+        raise UsageError("not a command of this version: a value is of another kind")
+    if not command.ticket.isprintable():  # a lone surrogate is no text for a database
+        raise UsageError(f"no ticket has the id {command.ticket!r}")
     return command
 
 
