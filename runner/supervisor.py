@@ -22,13 +22,13 @@ from anyio.to_thread import run_sync
 from watchfiles import awatch
 
 from runner import claim, commands, control, log, processes
-from runner import run as runs_of_claim
+from runner.accounts import account
 from runner.agent import Stop
 from runner.claim import Report
 from runner.commands import Command
 from runner.errors import Exit
 from runner.outcome import Outcome, StoppedBy, follow
-from runner.run import Parts
+from runner.parts import Parts, reap
 from runner.store import LostTicket, StoreUnavailable, Tx, queue, tickets
 from runner.store.tickets import Row
 from tickets.source import Refused, Source
@@ -55,6 +55,8 @@ class Supervisor:
     """What became of the tickets that were claimed."""
     draining: bool = False
     wake: anyio.Event = field(default_factory=anyio.Event)
+    over: anyio.Event = field(default_factory=anyio.Event)
+    """Ends the watch of the queue folder: its thread looks at this often, and heeds a cancellation after 5 s."""
     refused: dict[str, Refused] = field(default_factory=dict)
     unmirrored: dict[str, State] = field(default_factory=dict)
 
@@ -67,6 +69,7 @@ class Supervisor:
             await around.start(control.listen, self.parts.home, self._perform)
             async with anyio.create_task_group() as claims:
                 await self._loop(claims)
+            self.over.set()
             around.cancel_scope.cancel()
         await self.parts.store.write(queue.end_epoch, self.epoch)
         return self._exit()
@@ -78,8 +81,8 @@ class Supervisor:
         left = await run_sync(processes.find, home)
         async with anyio.create_task_group() as sweep:
             for ticket in {found.cookie.ticket for found in left if found.cookie.kind == "agent"}:
-                sweep.start_soon(runs_of_claim.reap, self.parts, ticket)
-        await runs_of_claim.account(self.parts)
+                sweep.start_soon(reap, self.parts, ticket)
+        await account(self.parts)
         await self.parts.store.write(_orphan_all, home, self.epoch)
         for row in await self.parts.store.write(tickets.all_rows):
             self.unmirrored[row.ticket.id] = row.ticket.state
@@ -224,7 +227,7 @@ class Supervisor:
 
     async def _watch(self) -> None:
         """Wake the loop when the queue folder changes; polling is the net under it."""
-        async for _ in awatch(self.parts.home.queue, recursive=False, debounce=50, step=20):
+        async for _ in awatch(self.parts.home.queue, recursive=False, debounce=50, step=20, stop_event=self.over):
             self.wake.set()
 
     async def _obey_signals(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
