@@ -330,8 +330,9 @@ class _Claim:
         return Held(self._token, reason, self.note(note))
 
     def note(self, text: str) -> str:
-        """Return `text` as it may be stored and shown."""
-        return self._parts.redactor.text(text)[-_NOTE_CHARS:]
+        """Return `text` as it may be stored and shown: its first line, and the end of the rest."""
+        first, newline, rest = self._parts.redactor.text(text).partition("\n")
+        return f"{first[:_NOTE_CHARS]}{newline}{rest[-_NOTE_CHARS:]}"
 
     def report(self, fact: Fact, *, pause: str | None = None) -> Report:
         """Return the report that ends the claim with `fact`."""
