@@ -100,7 +100,10 @@ def demo(root: Path, console: Console) -> list[str]:
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
     resumed, fresh = Stage(root / "resumed", path), Stage(root / "fresh", path)
     try:
-        _print(console, "Three tickets, the real Claude Code, a scripted model: no key, no network, play money.")
+        _print(
+            console,
+            "Three tickets, the real Claude Code, a scripted model: no key, no network, money of the script's tokens.",
+        )
         _print(console, "\n1. The daemon is killed and started again", "bold")
         first = Pass(resumed, console, fresh=False).play()
         _print(console, "\n2. The same tickets and the same kill, and the interrupted one begins anew", "bold")
