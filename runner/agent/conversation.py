@@ -2,8 +2,9 @@
 
 The one invariant: `converse` returns or raises only after `end_processes` was awaited,
 so that no CLI outlives it, whether the CLI, a clock, a request or a cancellation ended
-the run. It is never ended by closing or cancelling the SDK: the CLI writes transcript
-and cost when it gets TERM, which is what `end_processes` begins with.
+the run. We never end it by closing or cancelling the SDK: the CLI writes transcript
+and cost when it gets TERM, which is what `end_processes` begins with. (The SDK itself
+closes, 5 s and then TERM, after a frame that it cannot read.)
 
 Knows sdk.py for what is said. Does not know what an ending leads to.
 """
