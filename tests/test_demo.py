@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from runner.offline.demo.account import Paid, not_as_meant
-from runner.offline.demo.sample import FILES, INTERRUPTED, SAMPLES, SCRIPT, Sample
+from runner.offline.demo.sample import FILES, INTERRUPTED, SAMPLES, SCRIPT, SLOW, Sample
 from runner.offline.demo.stage import Stage
 from runner.offline.script import Reply
 from tickets.front_matter import parse
@@ -143,7 +143,7 @@ def test_demo_that_is_stopped_leaves_nothing(tmp_path: Path) -> None:
     env = environment(tmp_path, os.environ["PATH"])
     with subprocess.Popen(DEMO, env=env, stdout=subprocess.PIPE, text=True) as demo:
         assert demo.stdout is not None
-        assert any("a session begins" in line for line in demo.stdout)
+        assert any(f"Bash: {SLOW}" in line for line in demo.stdout)
         demo.send_signal(signal.SIGTERM)
         rest = demo.stdout.read()
         assert demo.wait() == 130, rest
