@@ -3,6 +3,7 @@
 import os
 import re
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -148,6 +149,82 @@ def test_money_is_a_real_amount(key: str, value: str) -> None:
     assert problem.startswith(f"a.toml: limits.{key}: must be ")
 
 
+EFFECTS = """
+    [effects.deploy]
+    description = "Deploy it."
+    command = "deploy"
+    [effects.announce]
+    description = "Tell everyone."
+    url = "https://chat.example/hook"
+    headers_env = { Authorization = "CHAT_TOKEN" }
+    env = ["LOOK_UP_TOKEN"]
+    timeout_s = 5
+"""
+
+
+def test_an_effect_is_a_command_or_a_url() -> None:
+    """An effect has a command's time or a URL's unless it says another, and names what it needs of the environment."""
+    effects = read(f'repository = "/r"\n{EFFECTS}').effects
+    assert [(name, effect.limit_s, set(effect.variables)) for name, effect in effects.items()] == [
+        ("deploy", 600.0, set()),
+        ("announce", 5.0, {"CHAT_TOKEN", "LOOK_UP_TOKEN"}),
+    ]
+    assert read('repository = "/r"\nnotify.url = "http://chat.example"').notify.limit_s == 60.0
+
+
+def test_a_wrong_effect_is_named() -> None:
+    """What is wrong with an effect or the notification is said with its name, and no value is shown."""
+    text = """
+        repository = "/r"
+        [effects.both]
+        description = "x"
+        command = "x"
+        url = "https://x.example"
+        [effects.neither]
+        description = "x"
+        [effects.odd]
+        command = "x"
+        describtion = "x"
+        url = "ftp://user:sk-made-up@x"
+        env = ["A=sk-made-up"]
+        input = { "Not a name" = "x" }
+        [notify]
+        on = ["dnoe"]
+        headers_env = { Host = "X" }
+    """
+    assert sorted(problems(text)) == [
+        "a.toml: effects.both: has a command and a url: one of them",
+        "a.toml: effects.neither: needs a command or a url",
+        "a.toml: effects.odd.describtion: unknown key, did you mean effects.NAME.description?",
+        "a.toml: effects.odd.description: is required",
+        "a.toml: effects.odd.env[0]: must be the name of an environment variable",
+        "a.toml: effects.odd.input: 'Not a name' is no name: 1 to 41 of a-z 0-9 _ that start with a letter",
+        "a.toml: effects.odd.url: must be a URL that starts with http:// or https:// and has no credential in it",
+        "a.toml: notify.headers_env: 'Host' is no header that can be set",
+        "a.toml: notify.on[0]: must be 'held', 'done' or 'cancelled'",
+    ]
+
+
+@pytest.mark.parametrize("name", ["ask", "comment", "notify", "report"])
+def test_the_name_of_an_effect_is_free(name: str) -> None:
+    """An effect cannot be called what there is already."""
+    (problem,) = problems(f'repository = "/r"\n[effects.{name}]\ndescription = "x"\ncommand = "x"')
+    assert problem == f"a.toml: effects: {name} is there already: choose another name"
+
+
+@pytest.mark.parametrize("name", ["Deploy", "a-b", "1", "a" * 42])
+def test_the_name_of_an_effect_is_that_of_a_tool(name: str) -> None:
+    """An effect cannot be called what is no name of a tool."""
+    (problem,) = problems(f'repository = "/r"\n[effects.{name}]\ndescription = "x"\ncommand = "x"')
+    assert problem == f"a.toml: effects: {name!r} is no name: 1 to 41 of a-z 0-9 _ that start with a letter"
+
+
+def test_headers_are_for_a_url() -> None:
+    """Headers without a URL that they could be sent to are refused."""
+    (problem,) = problems('repository = "/r"\n[notify]\ncommand = "x"\nheaders_env = { X = "Y" }')
+    assert problem == "a.toml: notify: has headers_env and no url that they are for"
+
+
 def test_a_day_may_be_unlimited() -> None:
     """The word "unlimited" takes the day's cap away, and cents are exact in micro-dollars."""
     limits = read('repository = "/r"\nlimits.day_usd = "unlimited"\nlimits.ticket_usd = 0.29').limits
@@ -214,35 +291,50 @@ def test_the_file_is_found_upwards(tmp_path: Path) -> None:
     assert find_config(here, {"TICKET_RUNNER_CONFIG": "/x.toml"}, Path("y.toml")) == Path("y.toml")
 
 
-def uncommented(text: str) -> str:
-    """Return a template with every key in force."""
-    return re.sub(r"^#(?=[a-z_]+ = )", "", text, flags=re.MULTILINE)
+ALTERNATIVES = pytest.mark.parametrize("without", ["command", "url|headers_env"])
+"""An effect is a command or a URL: the template shows both, and one of them can be in force."""
+
+
+def uncommented(text: str, without: str = "command") -> str:
+    """Return a template with every table and key in force but those that would contradict others."""
+    return re.sub(rf"^#(?=\[[a-z.]+\]|(?!(?:{without}) )[a-z_]+ = )", "", text, flags=re.MULTILINE)
+
+
+def flat(table: Mapping[str, object], name: str = "") -> dict[str, object]:
+    """Return the values of all tables, by their keys as `keys_of` has them."""
+    tables = {key.rpartition(".")[0] for key in keys_of(Config)} | {"effects", ""}
+    found: dict[str, object] = {}
+    for key, value in table.items():
+        inner = "effects.NAME" if name == "effects" else f"{name}.{key}".removeprefix(".")
+        found |= flat(value, inner) if isinstance(value, Mapping) and inner in tables else {inner: value}
+    return found
 
 
 def test_the_template_has_every_key() -> None:
     """Every key is in the template, with a value that is valid, and nothing else is."""
-    table = tomllib.loads(uncommented(template(Path("/srv/example.git"))))
-    config = Config.of(table, Surroundings())
-    given = {
-        f"{key}.{inner}" if key != "env" else key
-        for key, value in table.items()
-        for inner in (value if isinstance(value, dict) else [None])
-    }
-    assert {key.removesuffix(".None") for key in given} == set(keys_of(Config))
-    assert config.limits.day_usd == 50.0
+    shown = set()
+    for without in ("command", "url|headers_env"):
+        table = tomllib.loads(uncommented(template(Path("/srv/example.git")), without))
+        assert Config.of(table, Surroundings()).limits.day_usd == 50.0
+        shown |= flat(table).keys()
+    assert shown == set(keys_of(Config))
 
 
-def test_the_template_tells_the_defaults() -> None:
+@ALTERNATIVES
+def test_the_template_tells_the_defaults(without: str) -> None:
     """A value in the template is the default, but where the text says in words what that is."""
     text = template("https://git.example/r")
-    plain = read(text).model_dump()
-    shown = read(uncommented(text)).model_dump()
+    least = '[effects.deploy]\ndescription = "x"\ncommand = "x"\n'
+    plain = flat(read(f'repository = "https://git.example/r"\n{least}').model_dump())
+    shown = flat(read(uncommented(text, without)).model_dump())
     for key in set(keys_of(Config)) - {"repository"}:
         table, _, leaf = key.rpartition(".")
-        default, value = (model[table][leaf] if table else model[leaf] for model in (plain, shown))
-        (comment,) = re.findall(rf"((?:^# .*\n)+)#{leaf} = ", text, flags=re.MULTILINE)
+        if re.fullmatch(without, leaf):
+            continue
+        of_table = text.partition(f"[{table.replace('NAME', 'deploy')}]\n")[2] if table else text
+        comment = re.findall(rf"((?:^# .*\n)+)#{leaf} = ", of_table, flags=re.MULTILINE)[0]
         explained = "Default: " in comment.replace("\n# ", " ")
-        assert explained is (value != default), key
+        assert explained is (shown[key] != plain[key]), key
 
 
 @pytest.mark.parametrize("repository", ['/a "b" \\c', "/ü\x7f"])

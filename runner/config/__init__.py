@@ -5,18 +5,22 @@ Whatever is wrong with it is said at once, with file and key, before anything st
 
 from runner.config.credential import Credential, credential
 from runner.config.file import find_config
+from runner.config.outside import Call, Effect, Notify
 from runner.config.schema import DATABASE_FILE, Agent, Clocks, Config, CredentialFile, Git, Limits
 from runner.config.template import template
 
 __all__ = [
     "DATABASE_FILE",
     "Agent",
+    "Call",
     "Clocks",
     "Config",
     "Credential",
     "CredentialFile",
+    "Effect",
     "Git",
     "Limits",
+    "Notify",
     "credential",
     "find_config",
     "template",

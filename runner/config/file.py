@@ -7,8 +7,10 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
+from typing import get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
 from runner.errors import ConfigError
 
@@ -81,17 +83,30 @@ def problems_of(error: ValidationError, model: type[BaseModel]) -> Iterator[str]
             yield f"{key}: unknown key{_hint(key, keys)}"
         elif kind == "value_error":
             yield f"{key}: {context['error']}"
+        elif kind == "literal_error":
+            yield f"{key}: must be {context['expected']}"
         else:
             yield f"{key}: {bound or _WORDS.get(kind, detail['msg'])}"
 
 
 def keys_of(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    """Yield every key with its table's name before it: `limits.ticket_usd`."""
+    """Yield every key with its table's name before it: `limits.ticket_usd`, `effects.NAME.command`."""
     for name, field in model.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            yield from keys_of(field.annotation, f"{prefix}{name}.")
-        else:
+        if (table := table_of(field)) is None:
             yield prefix + name
+        else:
+            yield from keys_of(table, f"{prefix}{name}." + ("NAME." if is_many(field) else ""))
+
+
+def table_of(field: FieldInfo) -> type[BaseModel] | None:
+    """Return the model of a key that is a table, or has tables of any name in it; None for any other key."""
+    kinds = [field.annotation, *get_args(field.annotation)]
+    return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
+
+
+def is_many(field: FieldInfo) -> bool:
+    """Return whether a key has tables of any name in it."""
+    return get_origin(field.annotation) is dict
 
 
 def _hint(key: str, keys: list[str]) -> str:

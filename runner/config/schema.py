@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Self
 
 from platformdirs import user_state_path
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
+from pydantic import Field, ValidationError, ValidationInfo, model_validator
 
 from runner.config.file import problems_of, read_toml
+from runner.config.outside import Effects, Notify
 from runner.config.values import (
     Commands,
     Count,
@@ -28,6 +29,7 @@ from runner.config.values import (
     Name,
     Repository,
     Seconds,
+    Section,
     Surroundings,
     Usd,
     UsdCap,
@@ -42,12 +44,6 @@ from runner.config.values import (
 from runner.errors import ConfigError
 
 DATABASE_FILE = "ticket-runner.sqlite3"
-
-
-class Section(BaseModel):
-    """A table of the file."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
 
 
 class Agent(Section):
@@ -95,6 +91,7 @@ class Limits(Section):
         default=3,
         description="Failures that a ticket caused itself until it is held. Overload, network and restarts are none.",
     )
+    effects: Count = Field(default=20, description="Effects that a ticket may ask for, over all its rounds.")
     setup_s: Seconds = Field(default=600.0, description="Seconds for each setup command.")
     verify_s: Seconds = Field(default=1800.0, description="Seconds for each verify command.")
 
@@ -218,6 +215,8 @@ class Config(Section):
     clocks: Clocks = Clocks()
     git: Git = Git()
     credential: CredentialFile = CredentialFile()
+    notify: Notify = Notify()
+    effects: Effects = Field(default={}, examples=["deploy"])
 
     @classmethod
     def load(cls, path: Path, environ: Mapping[str, str] = os.environ) -> Self:

@@ -11,6 +11,7 @@ from textwrap import wrap
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from runner.config.file import table_of
 from runner.config.schema import Config
 
 _HEAD = """\
@@ -29,16 +30,20 @@ def template(repository: Path | str) -> str:
 def _table(model: type[BaseModel], given: Mapping[str, str], name: str) -> Iterator[str]:
     if name:
         yield from _comment(model.__doc__ or "")
-        yield f"[{name}]\n"
+        yield f"[{name}]\n" if _is_valid_empty(model) else f"#[{name}]\n"
     tables = []
     for key, field in model.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            tables.append((key, field.annotation))
+        if (table := table_of(field)) is not None:
+            tables.append((f"{key}.{field.examples[0]}" if field.examples else key, table))
             continue
         yield from _comment(field.description or "")
         yield f"{key} = {_toml(given[key])}\n" if key in given else f"#{key} = {_toml(_shown(field))}\n"
     for key, table in tables:
         yield from _table(table, {}, key)
+
+
+def _is_valid_empty(model: type[BaseModel]) -> bool:
+    return not any(field.is_required() for field in model.model_fields.values())
 
 
 def _shown(field: FieldInfo) -> object:
@@ -61,5 +66,7 @@ def _toml(value: object) -> str:
             return "{ " + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + " }"
         case list() | tuple():
             return "[" + ", ".join(map(_toml, value)) + "]"
+        case bool():
+            return str(value).lower()
         case _:
             return str(value)

@@ -1,4 +1,4 @@
-"""What a value of the configuration may be: its type, and the words for a wrong one.
+"""What a table and a value of the configuration may be, and the words for a wrong one.
 
 Knows pydantic and no key.
 """
@@ -8,15 +8,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRETS = frozenset({"ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"})
 _OURS = frozenset({"CLAUDE_CONFIG_DIR"})
+_TOOL = re.compile(r"[a-z][a-z0-9_]{0,40}")
+_OUR_HEADERS = frozenset({"content-length", "content-type", "host", "idempotency-key", "transfer-encoding"})
 MAX_USD = 1_000_000
+MAX_TEXT = 2_000
+
+T = TypeVar("T")
+
+
+class Section(BaseModel):
+    """A table of the file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +139,28 @@ def _environment(value: dict[str, str]) -> dict[str, str]:
     return value
 
 
+def _text(value: str) -> str:
+    if not value.strip() or "\0" in value or len(value) > MAX_TEXT:
+        raise ValueError(f"must be text of at most {MAX_TEXT:,} characters")
+    return value
+
+
+def _named(value: dict[str, T]) -> dict[str, T]:
+    for name in value:
+        if not _TOOL.fullmatch(name):
+            raise ValueError(f"{name!r} is no name: 1 to 41 of a-z 0-9 _ that start with a letter")
+    return value
+
+
+def _headers(value: dict[str, str]) -> dict[str, str]:
+    for name, variable in value.items():
+        if not re.fullmatch(r"[A-Za-z0-9-]+", name) or name.lower() in _OUR_HEADERS:
+            raise ValueError(f"{name!r} is no header that can be set")
+        if not _VARIABLE.fullmatch(variable):
+            raise ValueError(f"the value of {name} must be the name of an environment variable")
+    return value
+
+
 def _http_url(value: str) -> str:
     if not re.fullmatch(r"https?://[^\s@]+", value):
         raise ValueError("must be a URL that starts with http:// or https:// and has no credential in it")
@@ -146,8 +179,13 @@ Name = Annotated[str, AfterValidator(_name)]
 Word = Annotated[str, AfterValidator(_word)]
 Words = Annotated[tuple[Word, ...], Field(strict=False)]
 Line = Annotated[str, AfterValidator(_line)]
-Commands = Annotated[tuple[Annotated[str, AfterValidator(_command)], ...], Field(strict=False)]
+Text = Annotated[str, AfterValidator(_text)]
+Command = Annotated[str, AfterValidator(_command)]
+Commands = Annotated[tuple[Command, ...], Field(strict=False)]
+Named = Annotated[dict[str, T], AfterValidator(_named)]
 Variable = Annotated[str, AfterValidator(_variable)]
+Variables = Annotated[tuple[Variable, ...], Field(strict=False)]
+Headers = Annotated[dict[str, str], AfterValidator(_headers)]
 Environment = Annotated[dict[str, str], AfterValidator(_environment)]
 HttpUrl = Annotated[str, AfterValidator(_http_url)]
 DatabaseUrl = Annotated[str, AfterValidator(_database_url)]
