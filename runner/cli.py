@@ -56,6 +56,7 @@ ConfigOption = Annotated[
     ),
 ]
 TicketArgument = Annotated[str, typer.Argument(help="The ticket's id.", metavar="TICKET")]
+KeyArgument = Annotated[str, typer.Argument(help="The effect's key, as `effects` shows it.", metavar="KEY")]
 JsonOption = Annotated[bool, typer.Option("--json", help="As JSON.")]
 
 
@@ -67,9 +68,19 @@ def main() -> None:
         app()
     except SystemExit as left:
         sys.exit(Exit.USAGE if left.code == _MISUSED else left.code)
-    except RunnerError as error:
-        sys.stderr.write(f"ticket-runner: {error}\n")
-        sys.exit(error.exit_code)
+    except (RunnerError, ExceptionGroup) as error:
+        foreseen = _foreseen(error)
+        if foreseen is None:
+            raise
+        sys.stderr.write(f"ticket-runner: {foreseen}\n")
+        sys.exit(foreseen.exit_code)
+
+
+def _foreseen(error: Exception) -> RunnerError | None:
+    """Return what a daemon's task groups have wrapped, if that is one thing that we foresee."""
+    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error if isinstance(error, RunnerError) else None
 
 
 @app.command()
@@ -273,6 +284,63 @@ def resume(config: ConfigOption = None) -> None:
     _steer(config, "resume")
 
 
+@app.command()
+def effects(
+    ticket: Annotated[str | None, typer.Argument(help="Of one ticket only.", metavar="TICKET")] = None,
+    *,
+    as_json: JsonOption = False,
+    config: ConfigOption = None,
+) -> None:
+    """List effects outside, those of unknown outcome first."""
+    from runner import render
+    from runner.store import effects as ledger
+    from runner.store import tickets
+
+    with _reading(_load(config)) as store:
+        if ticket is not None:
+            store.read(tickets.get, ticket)
+        rows = store.read(ledger.effects, ticket=ticket)
+    if as_json:
+        typer.echo(render.to_json(rows))
+    else:
+        render.effects(rows, _console())
+
+
+@app.command()
+def approve(key: KeyArgument, config: ConfigOption = None) -> None:
+    """Let an effect that waits for approval be performed; `settle KEY --abandon` says no."""
+    _steer(config, "approve", key=key)
+
+
+@app.command()
+def settle(
+    key: KeyArgument,
+    *,
+    done: Annotated[str | None, typer.Option("--done", help="It happened: say what you saw.", metavar="TEXT")] = None,
+    retry: Annotated[bool, typer.Option("--retry", help="It did not happen: do it once more.")] = False,
+    abandon: Annotated[bool, typer.Option("--abandon", help="Go on without it.")] = False,
+    config: ConfigOption = None,
+) -> None:
+    """Say what became of an effect whose outcome is unknown."""
+    chosen = [name for name, given in (("done", done is not None), ("retry", retry), ("abandon", abandon)) if given]
+    if len(chosen) != 1:
+        raise UsageError(f"settle {key}: say one of --done TEXT, --retry, --abandon")
+    _steer(config, "settle", key=key, decision=chosen[0], text=done or "")
+
+
+@app.command()
+def answer(
+    ticket: TicketArgument,
+    text: Annotated[str, typer.Argument(help="The answer, or - for standard input.", metavar="TEXT")],
+    config: ConfigOption = None,
+) -> None:
+    """Answer what a ticket asked; its session goes on with the answer."""
+    answered = sys.stdin.read() if text == "-" else text
+    if not answered.strip():
+        raise UsageError(f"answer {ticket}: the answer is empty")
+    _steer(config, "answer", ticket, text=answered)
+
+
 def _load(path: Path | None) -> "Config":
     from runner.config import Config, find_config
 
@@ -290,12 +358,22 @@ def _reading(config: "Config") -> Iterator["Store"]:
         store.close()
 
 
-def _steer(path: Path | None, verb: str, ticket: str = "", *, fresh: bool = False) -> None:
+def _steer(
+    path: Path | None,
+    verb: str,
+    ticket: str = "",
+    *,
+    fresh: bool = False,
+    key: str = "",
+    decision: str = "",
+    text: str = "",
+) -> None:
     """Tell the daemon, or, while none holds the home, do it here."""
     from runner import steering
     from runner.commands import Command, Verb
 
-    typer.echo(steering.steer(_load(path), Command(Verb(verb), ticket, fresh=fresh)))
+    command = Command(Verb(verb), ticket, fresh=fresh, key=key, decision=decision, text=text)
+    typer.echo(steering.steer(_load(path), command))
 
 
 def _refuse_known(config: "Config", ticket: str) -> None:

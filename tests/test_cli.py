@@ -1,0 +1,328 @@
+"""The command line: what is refused, in which words, with which exit code, and that nothing accepted is lost."""
+
+import os
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from runner.config import Config
+from tests.shell import TEXT, Shell
+from tickets.folder import Folder
+from tickets.ticket import State
+
+LIMIT = 262_144
+OTHER_UID = 65_534
+KEY = "sk-ant-made-up"
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    """Return a command line over a repository that nothing has run with."""
+    return Shell(tmp_path)
+
+
+@pytest.fixture
+def key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give the daemon a key."""
+    monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "Usage: ticket-runner"),
+        (["bogus"], "No such command 'bogus'"),
+        (["status", "--bogus"], "No such option: --bogus"),
+        (["show"], "Missing argument 'TICKET'"),
+        (["show", "a", "b"], "unexpected extra argument"),
+        (["events", "--since", "yesterday"], "Invalid value for '--since'"),
+        (["status", "--since", "yesterday"], "--since 'yesterday': say 30m, 2h, 3d, or a date as 2026-01-31"),
+        (["status", "--since", "99999999999d"], "--since '99999999999d': say"),
+        (["status", "--since", "2026-02-30"], "--since '2026-02-30': say"),
+        (["add", "-"], "a ticket from standard input needs --id"),
+        (["add", "a.md", "--id", ""], "--id is empty"),
+    ],
+)
+def test_misused_words_are_answered_with_64(shell: Shell, words: list[str], said: str) -> None:
+    """A command that makes no sense ends with 64 and one message, and makes nothing."""
+    ended = shell(*words)
+    assert ended.code == 64
+    assert said in ended.err
+    assert not shell.state.exists()
+
+
+def test_the_installed_program_is_this_one(shell: Shell) -> None:
+    """The program that is installed ends like the function, without a traceback."""
+    ended = shell.process("status", "--bogus")
+    assert (ended.code, ended.out) == (64, "")
+    assert ended.err.endswith("Error: No such option: --bogus\n")
+
+
+@pytest.mark.parametrize("command", ["status", "show a", "events", "diff a", "cancel a", "pause", "check", "start"])
+def test_an_unknown_key_stops_every_command(shell: Shell, command: str) -> None:
+    """A key that is not known is refused by every command with file, key and the one that was meant."""
+    shell.configure("[limits]\ntiket_usd = 5")
+    ended = shell(*command.split())
+    assert (ended.code, ended.out) == (78, "")
+    assert ended.err.startswith("ticket-runner: ticket-runner.toml: limits.tiket_usd: ")
+    assert "ticket_usd" in ended.err.partition("tiket_usd")[2]
+
+
+def test_without_a_configuration_a_way_is_told(shell: Shell) -> None:
+    """Where there is no configuration the message says how to make one."""
+    shell.file.unlink()
+    ended = shell("status")
+    assert ended.code == 78
+    assert "make one with `ticket-runner init`" in ended.err
+
+
+@pytest.mark.usefixtures("key")
+@pytest.mark.parametrize("broken", ["key", "cli", "repository", "database", "directory", "owner"])
+def test_what_cannot_work_is_found_by_check_and_stops_the_start(
+    shell: Shell, broken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a start needs and does not have ends `check` and `start` with 78, and the queue stays as it is."""
+    assert shell("add", shell.ticket("fix")).code == 0
+    wrong, said = break_it(shell, broken, monkeypatch)
+    checked = shell("check")
+    lines = [line for line in checked.out.splitlines() if line.startswith("WRONG")]
+    assert checked.code == 78
+    assert any(line.split(maxsplit=1)[1].startswith(wrong) and said in line for line in lines), checked.out
+    started = shell("start", "--once")
+    assert started.code == 78
+    assert said in started.err.splitlines()[-1]
+    assert shell.files() == {"fix.md": TEXT.encode()}
+    assert KEY not in checked.out + checked.err + started.out + started.err
+
+
+def break_it(shell: Shell, what: str, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
+    """Take away what a start needs; return which finding of `check` says so, and in which words."""
+    match what:
+        case "key":
+            monkeypatch.delenv("ANTHROPIC_API_KEY")
+            return "credential", "no key for Claude: looked at $ANTHROPIC_API_KEY"
+        case "cli":
+            shell.configure('[agent]\ncli_path = "/nowhere/claude"')
+            return "claude code", "/nowhere/claude (agent.cli_path): there is no such program"
+        case "repository":
+            shell.configure(repository="/nowhere/repo")
+            return "repository", "no git repository at /nowhere/repo (no such path): correct `repository`"
+        case "database":
+            shell.know()
+            with sqlite3.connect(shell.home.database) as database:
+                database.execute("UPDATE alembic_version SET version_num = '9999'")
+            database.close()
+            return "database", "the database has schema 9999 and this version of ticket-runner knows up to "
+        case "directory":
+            (shell.state / "worktrees").touch()
+            return "state directory", f"{shell.state}/worktrees cannot be made: File exists"
+        case _:
+            place = shell.state / "claude"
+            place.mkdir()
+            if os.geteuid() != 0:
+                pytest.skip("only root can give a directory away")
+            os.chown(place, OTHER_UID, OTHER_UID)
+            return "state directory", f"{place} belongs to user "
+
+
+@pytest.mark.usefixtures("key")
+def test_a_configured_base_that_is_not_there_is_found(shell: Shell) -> None:
+    """A base branch that the repository does not have is told with those that it has."""
+    shell.configure('[git]\nbase = "trunk"')
+    checked = shell("check")
+    assert checked.code == 78
+    assert "has no branch 'trunk'; it has main: set `base` to one of these" in checked.out
+
+
+def test_tickets_without_a_base_are_held_and_kept(shell: Shell) -> None:
+    """A ticket whose base branch is not there, its own or the configured one, is held with the branch's name."""
+    shell.configure('[git]\nbase = "trunk"')
+    own = "---\nbase: gone\n---\n" + TEXT
+    shell("add", shell.ticket("own", own))
+    shell("add", shell.ticket("configured"))
+    assert shell.process("start", "--once", environ={"ANTHROPIC_API_KEY": KEY}).code == 4
+    assert shell.files() == {"held/own.md": own.encode(), "held/configured.md": TEXT.encode()}
+    shown = shell("status").out
+    assert "has no branch 'gone'; it has main" in shown
+    assert "has no branch 'trunk'; it has main" in shown
+
+
+@pytest.mark.usefixtures("key")
+def test_a_second_daemon_ends_with_75_and_names_the_first(shell: Shell) -> None:
+    """While a process holds the state directory a start ends with 75 and its pid; `check` and `add` go on."""
+    shell.home.prepare()
+    with shell.home.lock():
+        started = shell("start", "--once")
+        assert started.code == 75
+        assert f"{shell.state} is held by process {os.getpid()}: one daemon at a time" in started.err
+        assert f"held by the daemon with pid {os.getpid()}" in shell("check").out
+        assert "no daemon runs" not in shell("add", shell.ticket("fix")).out
+    assert shell.files() == {"fix.md": TEXT.encode()}
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("---\ntitle: Fix\nbuget_usd: 1\n---\nText\n", "t.md:3: unknown key `buget_usd`: did you mean `budget_usd`?"),
+        ("---\ntitle: [a\n---\nText\n", "t.md:3: the front matter is not YAML"),
+        ("---\ntitle: a\nText\n", "t.md:1: the front matter that begins here has no closing line"),
+        ("", "t.md: there is no text: write what is to be done"),
+        ("---\ntitle: a\n---\n \n", "t.md: there is no text: write what is to be done"),
+        (b"caf\xe9\n", "t.md:1: not UTF-8: byte 3 is 0xe9"),
+        ("a" * (LIMIT + 1), "t.md: 262,145 bytes, and a ticket has at most 262,144"),
+        ("---\nbudget_usd: 0\n---\nText\n", "t.md:2: budget_usd: must be above 0"),
+        ("---\nbudget_usd: -1\n---\nText\n", "t.md:2: budget_usd: must be above 0"),
+        ("---\nbudget_usd: nan\n---\nText\n", "t.md:2: budget_usd: must be above 0"),
+        ("---\nbudget_usd: lots\n---\nText\n", "t.md:2: budget_usd: must be a number of dollars"),
+    ],
+)
+def test_what_is_no_ticket_is_not_added(shell: Shell, content: str | bytes, said: str) -> None:
+    """A file that cannot be a ticket is refused with its name, line and reason, and the queue has nothing of it."""
+    ended = shell("add", shell.ticket("t", content))
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err.startswith(f"ticket-runner: {said}")
+    assert shell.files() == {}
+
+
+@pytest.mark.parametrize("ticket", ["../x", "-rf", "a" * 300, "a/b", ".a", "a..b", "a.lock", "a b", "\x1b[31m", "é"])
+def test_an_id_that_is_no_name_is_refused(shell: Shell, ticket: str) -> None:
+    """An id that could leave its directory, be an option or fool a terminal is refused, as an option and as a name."""
+    ended = shell("add", shell.ticket("t"), f"--id={ticket}")
+    assert ended.code == 1
+    assert "an id " in ended.err
+    assert "\x1b" not in ended.err
+    assert shell.files() == {}
+
+
+def test_a_file_that_is_not_there_is_named(shell: Shell) -> None:
+    """A file that cannot be read is refused with its name and the reason."""
+    assert shell("add", "no.md").err == "ticket-runner: no.md: No such file or directory\n"
+    assert shell("add", shell.place, "--id", "a").err == f"ticket-runner: {shell.place}: Is a directory\n"
+
+
+def test_a_queue_that_cannot_be_made_is_told(shell: Shell) -> None:
+    """A ticket that cannot be put into the queue is refused with the directory and the reason."""
+    shell.state.touch()
+    ended = shell("add", shell.ticket("t"))
+    assert ended.code == 1
+    assert ended.err == f"ticket-runner: {shell.queue}: Not a directory\n"
+
+
+def test_a_ticket_is_added_as_it_is(shell: Shell) -> None:
+    """A ticket is in the queue byte by byte, under its file's name or the given id, also from standard input."""
+    text = b"\xef\xbb\xbf---\r\ntitle: yes\r\n---\r\n\r\n \xc3\xa9\r\n"
+    ended = shell("add", shell.ticket("fix", text))
+    assert (ended.code, ended.out.splitlines()[0]) == (0, f"added {shell.queue}/fix.md")
+    assert "no daemon runs: `ticket-runner start` works on it" in ended.out
+    assert shell("add", shell.ticket("fix", text), "--id", "other").code == 0
+    assert shell.process("add", "-", "--id", "piped", stdin=text).code == 0
+    assert shell.files() == {"fix.md": text, "other.md": text, "piped.md": text}
+
+
+@pytest.mark.parametrize("other", ["fix.it", "FIX.it", "fix-it", "fix_it"])
+def test_an_id_is_given_once(shell: Shell, other: str) -> None:
+    """The same id, or one that differs in case or punctuation only, is refused and the first ticket stays."""
+    shell("add", shell.ticket("fix.it"))
+    ended = shell("add", shell.ticket("again", "Other.\n"), "--id", other)
+    assert ended.code == 1
+    assert ("exists already" if other == "fix.it" else "differs from ticket fix.it in case or punctuation") in ended.err
+    assert shell.files() == {"fix.it.md": TEXT.encode()}
+
+
+@pytest.mark.parametrize("state", [State.DONE, State.CANCELLED, State.HELD])
+def test_an_id_stays_given_when_its_ticket_is_over(shell: Shell, state: State) -> None:
+    """The id of a ticket whose file was moved aside is not given again."""
+    shell("add", shell.ticket("fix"))
+    Folder(shell.queue).mirror("fix", state)
+    ended = shell("add", shell.ticket("fix"))
+    assert ended.code == 1
+    assert ended.err == f"ticket-runner: fix: {state}/fix.md exists already: choose another id\n"
+
+
+def test_an_id_stays_given_when_its_file_is_gone(shell: Shell) -> None:
+    """The id of a ticket that the database knows is not given again, nor one that differs in case only."""
+    shell.know("fix")
+    for other in ("fix", "FIX"):
+        ended = shell("add", shell.ticket(other))
+        assert (ended.code, ended.err) == (
+            1,
+            f"ticket-runner: {other}: ticket fix is known and ready: choose another id\n",
+        )
+    assert shell.files() == {}
+
+
+@pytest.mark.parametrize("command", ["show", "events", "diff", "cancel", "hold", "release", "retry"])
+def test_an_unknown_ticket_is_told_with_a_close_one(shell: Shell, command: str) -> None:
+    """Every command that takes a ticket refuses an unknown one and names one that may be meant."""
+    shell.know("fix-login", "else")
+    ended = shell(command, "fix-logn")
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err == "ticket-runner: there is no ticket 'fix-logn': did you mean fix-login?\n"
+    assert "\x1b" not in shell(command, "\x1b[31m").err
+
+
+def test_a_command_that_the_state_does_not_allow_says_what_does(shell: Shell) -> None:
+    """A command that is not possible ends with 1 and says what is, and the ticket stays where it is."""
+    shell.know("fix")
+    assert shell("hold", "fix").out == "fix is held\n"
+    assert shell("hold", "fix").err == "ticket-runner: cannot hold ticket fix: it is held already\n"
+    assert shell("release", "fix").out == "fix is ready\n"
+    assert shell("cancel", "fix").out == "fix is cancelled\n"
+    ended = shell("release", "fix")
+    assert ended.code == 1
+    assert ended.err == "ticket-runner: cannot release ticket fix: it is cancelled; `retry` takes it up again\n"
+    assert shell("retry", "fix", "--fresh").out == "fix is ready\n"
+
+
+def test_before_anything_has_run_the_queue_is_empty(shell: Shell) -> None:
+    """Without a database the queue and the log are empty, no ticket is known, and looking makes nothing."""
+    status, events, show = shell("status"), shell("events"), shell("show", "fix")
+    assert (status.code, events.code, show.code) == (0, 0, 1)
+    assert "no tickets" in status.out
+    assert events.out == ""
+    for ended in (status, events, show):
+        assert ended.err.startswith("ticket-runner: nothing has run with this configuration yet: there is no database ")
+    assert shell("diff", "fix").code == 1
+    assert '"lines": []' in shell("status", "--json").out
+    assert not shell.state.exists()
+
+
+def test_init_makes_what_is_needed_and_no_more(shell: Shell) -> None:
+    """`init` writes a configuration that can be read and a sample that can be added, from any place of the checkout."""
+    shell.file.unlink()
+    inside = shell.repository / "src"
+    inside.mkdir()
+    ended = shell("init", where=inside)
+    assert (ended.code, ended.err) == (0, "")
+    config = Config.load(shell.file)
+    assert config.repository_path == shell.repository
+    assert shell("add", config.state_directory / "hello.md").code == 0
+    assert (config.queue_directory / "hello.md").is_file()
+    assert sorted(path.name for path in shell.repository.iterdir()) == [".git", "src", "ticket-runner.toml"]
+
+
+def test_init_writes_over_nothing_unless_told(shell: Shell) -> None:
+    """A configuration that is there stays, until `--force` is given."""
+    before = shell.file.read_text()
+    ended = shell("init")
+    assert ended.code == 64
+    assert ended.err == f"ticket-runner: {shell.file} exists already: `init --force` writes over it\n"
+    assert shell.file.read_text() == before
+    assert shell("init", "--force").code == 0
+    assert shell.file.read_text() != before
+
+
+def test_init_wants_a_repository(shell: Shell) -> None:
+    """Outside of a checkout `init` says what to do, and makes nothing."""
+    ended = shell("init", where=shell.place)
+    assert ended.code == 78
+    assert f"{shell.place} is in no git repository" in ended.err
+    assert [path.name for path in shell.place.iterdir()] == ["repo"]
+
+
+def test_init_tells_what_it_cannot_write(shell: Shell) -> None:
+    """A file that cannot be written is named with the reason."""
+    shell.file.unlink()
+    shell.file.mkdir()
+    assert shell("init", "--force").err == f"ticket-runner: {shell.file} cannot be written: Is a directory\n"
