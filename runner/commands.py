@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from runner.errors import RunnerError
-from runner.store import Tx, queue, tickets
+from runner.errors import RunnerError, UsageError
+from runner.store import Tx, effects, questions, queue, tickets
+from runner.store.effects import EffectState
 from tickets.ticket import (
     SETTLED_ELSEWHERE,
     Cancelled,
@@ -35,6 +36,9 @@ class Verb(StrEnum):
     RETRY = "retry"
     PAUSE = "pause"
     RESUME = "resume"
+    ANSWER = "answer"
+    APPROVE = "approve"
+    SETTLE = "settle"
 
 
 class NotPossible(RunnerError):
@@ -55,6 +59,12 @@ class Command:
     verb: Verb
     ticket: str = ""
     fresh: bool = False
+    key: str = ""
+    """Of the effect that APPROVE and SETTLE are about."""
+    decision: str = ""
+    """Of SETTLE: `done`, `retry` or `abandon`."""
+    text: str = ""
+    """An answer, or what became of an effect that a person saw done."""
     by: str = "operator"
 
 
@@ -91,7 +101,7 @@ def move(command: Command, ticket: Ticket) -> Fact:
                 raise NotPossible(command.verb, ticket.id, _INSTEAD[ticket.reason].format(id=ticket.id))
             return Released() if command.verb is Verb.RELEASE else Retried(fresh=command.fresh)
         case _:
-            raise NotPossible(command.verb, ticket.id, _why_not(command.verb, ticket.state))
+            raise NotPossible(command.verb, ticket.id, _why_not(command.verb, ticket))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +111,8 @@ class Reply:
     text: str
     stop: bool = False
     """The ticket is running: its claim has to be told."""
+    ticket: str = ""
+    """Which ticket it was about, where the command did not name it."""
 
 
 def perform(tx: Tx, command: Command) -> Reply:
@@ -116,6 +128,14 @@ def perform(tx: Tx, command: Command) -> Reply:
     if command.verb is Verb.RESUME:
         queue.resume(tx, by=command.by)
         return Reply("the queue goes on")
+    if command.verb is Verb.ANSWER:
+        answered = questions.answer(tx, command.ticket, command.text, by=command.by)
+        return Reply(f"{answered.id} has its answer and is {answered.state}")
+    if command.verb is Verb.APPROVE:
+        approved = effects.approve(tx, command.key, by=command.by)
+        return Reply(f"{approved.key} is approved", ticket=approved.ticket)
+    if command.verb is Verb.SETTLE:
+        return _settle(tx, command)
     before = tickets.get(tx, command.ticket).ticket
     after = tickets.apply(tx, command.ticket, move(command, before))
     if after.state is State.RUNNING:
@@ -123,11 +143,29 @@ def perform(tx: Tx, command: Command) -> Reply:
     return Reply(f"{after.id} is {after.state}")
 
 
-def _why_not(verb: Verb, state: State) -> str:
-    if state is State.DONE:
+_DECISIONS = {
+    "done": EffectState.DONE,
+    "retry": EffectState.WANTED,
+    "abandon": EffectState.ABANDONED,
+}
+
+
+def _settle(tx: Tx, command: Command) -> Reply:
+    state = _DECISIONS.get(command.decision)
+    if state is None:
+        raise UsageError(f"settle {command.key}: say --done TEXT, --retry or --abandon")
+    row = effects.decide(tx, command.key, state, command.text or None, by=command.by)
+    ticket = tickets.get(tx, row.ticket).ticket
+    return Reply(f"{row.key} is {row.state}; ticket {ticket.id} is {ticket.state}", ticket=ticket.id)
+
+
+def _why_not(verb: Verb, ticket: Ticket) -> str:
+    if ticket.state is State.DONE:
         return "it is done; put the next piece of work into a new ticket"
-    if verb is Verb.RELEASE and state is State.CANCELLED:
+    if verb is Verb.RELEASE and ticket.state is State.CANCELLED:
         return "it is cancelled; `retry` takes it up again"
+    if verb is Verb.RELEASE and ticket.stop is not None:
+        return f"it was asked to stop ({ticket.stop}); `retry` takes that back"
     if verb is Verb.RELEASE:
-        return f"it is {state} and waits for nobody"
-    return f"it is {state} already"
+        return f"it is {ticket.state} and waits for nobody"
+    return f"it is {ticket.state} already"
