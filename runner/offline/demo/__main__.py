@@ -84,7 +84,7 @@ class Pass:
                 self._say(f"{'':<16}   {told.tool}: {summary}", style="dim")
             case "check.passed":
                 self._say(f"{told.ticket:<16} passed: {told.command}")
-            case "check.failed" | "ticket.held":
+            case "check.failed" | "ticket.held" | "ticket.put_back":
                 self._say(f"{told.ticket:<16} {told.event}: {told.command or told.note}", style="red")
             case "branch.pushed":
                 self._say(f"{told.ticket:<16} delivered", style="green")
@@ -126,7 +126,7 @@ def _branches(stage: Stage, console: Console | None = None) -> list[str]:
     for sample in SAMPLES:
         words = ("log", "--oneline", f"main..ticket/{sample.id}")
         try:
-            commits = stage.git(*words).strip()
+            commits = stage.git(*words, "--").strip()
         except NotHeld as error:
             problems.append(str(error))
             continue
