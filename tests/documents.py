@@ -1,0 +1,18 @@
+"""The tables of docs/, as tests compare them with the code."""
+
+from pathlib import Path
+
+_DOCS = Path(__file__).parent.parent / "docs"
+
+
+def table(document: str) -> dict[str, dict[str, str]]:
+    """Return a document's first table: by the first column of a row, its other cells by their heads."""
+    lines = (_DOCS / document).read_text(encoding="utf-8").splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith("|"))
+    rows = []
+    for line in lines[first:]:
+        if not line.startswith("|"):
+            break
+        rows.append([cell.strip() for cell in line.strip("|").split("|")])
+    head, _, *body = rows
+    return {row[0]: dict(zip(head[1:], row[1:], strict=True)) for row in body}
