@@ -1,7 +1,8 @@
 """The children that we start: what becomes the Claude CLI, and shell lines of the configuration.
 
 Each starts through launcher.py. The one invariant: a child gets the environment that
-it was given and nothing else of ours, carries its claim's cookie, and does not outlive us.
+it was given and nothing else of ours, carries its cookie, and does not outlive us, unless
+to die half way would be worse.
 
 Knows launcher.py and processes.py; does not know Claude's SDK (which starts the CLI by
 the path and the variable made here), the store or git.
@@ -18,7 +19,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,13 +53,15 @@ ALLOWED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class CommandEnd:
-    """How a shell line ended. `output` is the tail of stdout and stderr together."""
+    """How a shell line ended. `output` is the tail of stdout and stderr together; of one that outlives, of stdout."""
 
     exit_code: int | None
     signal: int | None
     timed_out: bool
     output: str
     duration_s: float
+    errors: str = ""
+    """Of one that outlives, the tail of stderr."""
 
 
 def write_launcher(directory: Path) -> Path:
@@ -108,6 +111,7 @@ async def run_command(
     timeout_s: float,
     output_limit: int = 16 * 1024,
     stdin: bytes = b"",
+    outlives: bool = False,
 ) -> CommandEnd:
     """Run a line of shell in `environment` and the cookie alone, and leave nothing of it alive.
 
@@ -122,6 +126,8 @@ async def run_command(
         timeout_s: When all of it is killed.
         output_limit: How many bytes of the end of the output to keep.
         stdin: What it can read.
+        outlives: It goes on after our death or a cancellation, to its own end. It writes into files without a name
+            in `cwd`, since a pipe without a reader would end it.
 
     Raises:
         OSError: It cannot be started, as when `cwd` does not exist.
@@ -129,41 +135,66 @@ async def run_command(
         RuntimeError: Not in the main thread.
     """
     began = time.monotonic()
-    tail = _Tail(output_limit)
-    launch = _launch("/bin/sh", signal.SIGKILL, cookie, environment, (), None, new_session=True, pid_variable=COMMAND)
-    with _pipe() as (reading, writing), _readable(stdin) as source:
-        process = await anyio.open_process(
-            [sys.executable, "-I", "-S", str(LAUNCHER), "-c", line],
-            stdin=source,
-            stdout=writing,
-            stderr=subprocess.STDOUT,
-            cwd=cwd,
-            env={**os.environ, **launch},
-        )
+    death_signal = None if outlives else signal.SIGKILL
+    launch = _launch("/bin/sh", death_signal, cookie, environment, (), None, new_session=True, pid_variable=COMMAND)
+    with ExitStack() as stack:
+        source = stack.enter_context(_readable(stdin))
+        out = stack.enter_context(closing(_File(output_limit, cwd) if outlives else _Pipe(output_limit)))
+        err = stack.enter_context(closing(_File(output_limit, cwd))) if outlives else None
+        process = _start(line, cwd, launch, source, out.writing, err.writing if err else subprocess.STDOUT)
         start = identity(process.pid)
+        is_over = False
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(tail.follow, reading)
+                tasks.start_soon(out.follow)
                 with anyio.move_on_after(timeout_s) as limit:
-                    await process.wait()
+                    await _ended(process)
                 tasks.cancel_scope.cancel()
+            is_over = True
         finally:
-            with anyio.CancelScope(shield=True):
-                await end_command(process.pid, start, cookie)
-                returncode = await process.wait()
-        tail.drain(reading)
-    return CommandEnd(
-        exit_code=returncode if returncode >= 0 else None,
-        signal=-returncode if returncode < 0 else None,
-        timed_out=limit.cancelled_caught,
-        output=tail.text(),
-        duration_s=time.monotonic() - began,
+            if is_over or not outlives:
+                with anyio.CancelScope(shield=True):
+                    await end_command(process.pid, start, cookie)
+                    await _ended(process)
+        returncode = await _ended(process)
+        return CommandEnd(
+            exit_code=returncode if returncode >= 0 else None,
+            signal=-returncode if returncode < 0 else None,
+            timed_out=limit.cancelled_caught,
+            output=out.tail(),
+            duration_s=time.monotonic() - began,
+            errors=err.tail() if err else "",
+        )
+
+
+def _start(
+    line: str, cwd: Path, launch: Mapping[str, str], stdin: int, stdout: int, stderr: int
+) -> "subprocess.Popen[bytes]":
+    # Not asyncio's: its `wait` waits also for the end of each pipe, which a process left behind keeps open, and its
+    # finalizer kills what is to outlive us.
+    return subprocess.Popen(  # noqa: S603  a shell line of the configuration
+        [sys.executable, "-I", "-S", str(LAUNCHER), "-c", line],
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        cwd=cwd,
+        env={**os.environ, **launch},
     )
+
+
+async def _ended(process: "subprocess.Popen[bytes]") -> int:
+    if process.returncode is None:
+        pidfd = os.pidfd_open(process.pid)
+        try:
+            await anyio.wait_readable(pidfd)
+        finally:
+            os.close(pidfd)
+    return process.wait()
 
 
 def _launch(
     program: str,
-    death_signal: signal.Signals,
+    death_signal: signal.Signals | None,
     cookie: Cookie,
     environment: Mapping[str, str],
     inherit: Sequence[str],
@@ -178,7 +209,7 @@ def _launch(
     launch = {
         "program": program,
         "parent": os.getpid(),
-        "death_signal": death_signal,
+        "death_signal": death_signal or 0,
         "new_session": new_session,
         "pid_variable": pid_variable,
         "environment": {**environment, **cookie.environment()},
@@ -186,22 +217,6 @@ def _launch(
         "cgroup": str(cgroup) if cgroup is not None else None,
     }
     return {LAUNCH: json.dumps(launch), **cookie.environment()}
-
-
-@contextmanager
-def _pipe() -> Iterator[tuple[int, int]]:
-    """Open a pipe: the end to read from, which does not block, and the end to write into.
-
-    Our own, not asyncio's, whose `wait` waits also for the end of each pipe, which a process left behind keeps open.
-    For the same reason nobody waits for its end.
-    """
-    reading, writing = os.pipe()
-    os.set_blocking(reading, False)
-    try:
-        yield reading, writing
-    finally:
-        os.close(reading)
-        os.close(writing)
 
 
 @contextmanager
@@ -213,38 +228,68 @@ def _readable(content: bytes) -> Iterator[int]:
         yield file.fileno()
 
 
-class _Tail:
-    """The last `limit` bytes of what was read."""
+class _Pipe:
+    """What a child writes, through a pipe: of it only the end is ever kept."""
 
     def __init__(self, limit: int) -> None:
+        self._reading, self.writing = os.pipe()
+        os.set_blocking(self._reading, False)
         self._limit = limit
         self._bytes = bytearray()
         self._cut = False
 
-    async def follow(self, reading: int) -> None:
-        """Read whatever comes, until cancelled."""
+    async def follow(self) -> None:
+        """Read whatever comes, until cancelled: nobody waits for its end, which a process left behind can put off."""
         while True:
-            await anyio.wait_readable(reading)
-            self._read(reading)
+            await anyio.wait_readable(self._reading)
+            self._read()
 
-    def drain(self, reading: int, *, at_most: int = 1024 * 1024) -> None:
-        """Read what is there, but not for ever: a writer that we could not find may go on."""
+    def tail(self, *, at_most: int = 1024 * 1024) -> str:
+        """Return the end, with what is there still, but not for ever: a writer that we could not find may go on."""
         with suppress(BlockingIOError):
-            while at_most > 0 and (count := self._read(reading)):
+            while at_most > 0 and (count := self._read()):
                 at_most -= count
+        return _text(bytes(self._bytes), cut=self._cut)
 
-    def text(self) -> str:
-        """Return it as text; bytes that are no UTF-8 are replaced."""
-        kept = bytes(self._bytes)
-        if self._cut:  # do not start in the middle of a character
-            kept = re.sub(rb"\A[\x80-\xbf]{1,3}", b"", kept)
-        return kept.decode(errors="replace")
+    def close(self) -> None:
+        """Close both ends."""
+        os.close(self._reading)
+        os.close(self.writing)
 
-    def _read(self, reading: int) -> int:
-        chunk = os.read(reading, 64 * 1024)
+    def _read(self) -> int:
+        chunk = os.read(self._reading, 64 * 1024)
         self._bytes += chunk
         excess = len(self._bytes) - self._limit
         if excess > 0:
             del self._bytes[:excess]
             self._cut = True
         return len(chunk)
+
+
+class _File:
+    """What a child writes, in a file without a name: it is there as long as the child, whatever becomes of us."""
+
+    def __init__(self, limit: int, directory: Path) -> None:
+        self._file = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115  closed by `close`
+        self.writing = self._file.fileno()
+        self._limit = limit
+
+    async def follow(self) -> None:
+        """Return at once: it fills without us."""
+
+    def tail(self) -> str:
+        """Return the end."""
+        size = os.fstat(self.writing).st_size
+        cut = max(size - self._limit, 0)
+        return _text(os.pread(self.writing, self._limit, cut), cut=cut > 0)
+
+    def close(self) -> None:
+        """Close it; it is gone when the last writer has closed it, too."""
+        self._file.close()
+
+
+def _text(kept: bytes, *, cut: bool) -> str:
+    """Return it as text that does not start in the middle of a character; bytes that are no UTF-8 are replaced."""
+    if cut:
+        kept = re.sub(rb"\A[\x80-\xbf]{1,3}", b"", kept)
+    return kept.decode(errors="replace")

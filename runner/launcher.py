@@ -3,7 +3,8 @@
 Run as `python -I -S launcher.py ARGUMENTS` by a child of the daemon. It cuts what
 the daemon would hand down (signals, process group, environment), ties its life to
 the daemon's, and execs: same pid, same stdio, same exit code. Its one invariant:
-what it execs has exactly the environment that it was told, and dies with the daemon.
+what it execs has exactly the environment that it was told, and dies with the daemon
+unless it was told not to.
 
 Knows the one variable that tells it what to do. It runs before each CLI, so it is
 standard library only and is never imported.
@@ -65,7 +66,7 @@ def restore_signals() -> None:
 
 
 def die_with_parent(parent: int, death_signal: int) -> None:
-    """Ask for `death_signal` at the parent's end, and end now if that end has been already."""
+    """Ask for `death_signal` (0: none) at the parent's end, and end now if that end has been already."""
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, death_signal, 0, 0, 0) != 0:
         fail(FAILED, f"prctl(PR_SET_PDEATHSIG): {os.strerror(ctypes.get_errno())}")
     if os.getppid() != parent:

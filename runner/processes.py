@@ -48,7 +48,10 @@ class ProcessesRemain(RunnerError):
 
 @dataclass(frozen=True, slots=True)
 class Cookie:
-    """The mark of what one claim of a ticket starts; `home` is the absolute path of the state directory."""
+    """The mark of what one claim of a ticket, or one of its effects, starts.
+
+    `home` is the absolute path of the state directory; `token` is the claim's, or names the effect in its stead.
+    """
 
     home: str
     ticket: str
@@ -122,8 +125,8 @@ def is_alive(pid: int, start: int) -> bool:
     return identity(pid) == start
 
 
-def find(home: str, ticket: str | None = None, kind: Kind | None = None) -> list[Found]:
-    """Return every living process with a cookie of this home (and ticket, and kind), but never ourselves."""
+def find(home: str, ticket: str | None = None, kind: Kind | None = None, token: int | None = None) -> list[Found]:
+    """Return every living process with a cookie of this home (and ticket, kind, token), but never ourselves."""
     seen = [entry for pid in _pids() if (entry := _look(pid)) is not None]
     unmarked: dict[int, list[_Seen]] = defaultdict(list)
     found: list[Found] = []
@@ -131,11 +134,31 @@ def find(home: str, ticket: str | None = None, kind: Kind | None = None) -> list
         cookie = Cookie.parse(entry.marks.get(COOKIE, ""))
         if cookie is None:
             unmarked[entry.stat.parent].append(entry)
-        elif cookie.home == home and ticket in (None, cookie.ticket) and kind in (None, cookie.kind):
+        elif (home, ticket or cookie.ticket, kind or cookie.kind) == (cookie.home, cookie.ticket, cookie.kind) and (
+            token in (None, cookie.token)
+        ):
             found.append(_found(entry, cookie))
     for parent in found:  # grows meanwhile
         found += [_adopted(child, parent) for child in unmarked[parent.pid] if _is_child(child, parent)]
     return sorted(found, key=lambda process: process.pid)
+
+
+async def ended(cookie: Cookie) -> None:
+    """Wait until every process with exactly this cookie has ended by itself."""
+    empty = 0
+    while empty < 2:  # noqa: PLR2004  as in _sweep
+        alive = await _find(cookie.home, cookie.ticket, cookie.kind, cookie.token)
+        await _gone(alive)
+        empty = 0 if alive else empty + 1
+
+
+async def end(cookie: Cookie, *, kill_wait_s: float = 10.0) -> None:
+    """KILL every process with exactly this cookie.
+
+    Raises:
+        ProcessesRemain: Some still live after `kill_wait_s`.
+    """
+    await _sweep(cookie.ticket, [], lambda: find(cookie.home, cookie.ticket, cookie.kind, cookie.token), kill_wait_s)
 
 
 async def reap(
@@ -193,9 +216,9 @@ async def end_command(pid: int, start: int | None, cookie: Cookie, *, kill_wait_
     await _sweep(cookie.ticket, shell, left, kill_wait_s)
 
 
-async def _find(home: str, ticket: str, kind: Kind) -> list[Found]:
+async def _find(home: str, ticket: str, kind: Kind, token: int | None = None) -> list[Found]:
     # In a thread: to read the environ of a process that is stuck in the kernel can take as long as it is stuck.
-    return await anyio.to_thread.run_sync(find, home, ticket, kind, abandon_on_cancel=True)
+    return await anyio.to_thread.run_sync(find, home, ticket, kind, token, abandon_on_cancel=True)
 
 
 async def _sweep(

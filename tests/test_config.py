@@ -312,7 +312,7 @@ def flat(table: Mapping[str, object], name: str = "") -> dict[str, object]:
 
 def test_the_template_has_every_key() -> None:
     """Every key is in the template, with a value that is valid, and nothing else is."""
-    shown = set()
+    shown: set[str] = set()
     for without in ("command", "url|headers_env"):
         table = tomllib.loads(uncommented(template(Path("/srv/example.git")), without))
         assert Config.of(table, Surroundings()).limits.day_usd == 50.0

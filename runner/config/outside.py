@@ -96,6 +96,8 @@ class Effect(Call):
     def _is_some(self) -> Self:
         if self.command is None and self.url is None:
             raise ValueError("needs a command or a url")
+        if "operation" in self.input:
+            raise ValueError("has an input named operation, which is the name of an input of every effect")
         return self
 
 
@@ -123,7 +125,7 @@ class Notify(Call):
         description="Headers of the POST, each with the variable of the daemon that holds its value. Default: none.",
         examples=[{"Authorization": "CHAT_AUTHORIZATION"}],
     )
-    on: Annotated[tuple[Literal["held", "done", "cancelled"], ...], Field(strict=False)] = Field(
+    on: Annotated[tuple[Literal["held", "done"], ...], Field(strict=False)] = Field(
         default=("held", "done"), description="Which ends of a ticket are told."
     )
 
