@@ -10,24 +10,26 @@ the source or who else runs.
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import ParamSpec, TypeVar
 
 from anyio.to_thread import run_sync
 
-from runner import run as runs_of_claim
+from runner import briefing, run, tools
+from runner.accounts import account, day_start_us
 from runner.agent import Interrupted, Stop
+from runner.briefing import FailedCheck
 from runner.budget import Scarce
 from runner.children import CommandEnd, run_command
+from runner.effects import Ledger
 from runner.errors import ConfigError
 from runner.events import Name, Value, finished_conversation
 from runner.outcome import RULES, Next, Outcome, StoppedBy, follow, weather_delay_s
+from runner.parts import Parts, log_claimed, reap
 from runner.processes import Cookie
-from runner.prompt import Handover, first, fix, fresh, resumed, rules
-from runner.run import Parts, Ran, log_claimed
-from runner.session import Kind, Plan
-from runner.store import LostTicket, log, runs, tickets
+from runner.run import Ran
+from runner.store import LostTicket, log, questions, runs, tickets
 from runner.store.tickets import Row
 from runner.worktree import (
     BaseMissing,
@@ -61,27 +63,19 @@ class Report:
     """Why no other ticket should be started until a person has looked, None when that is not so."""
 
 
-@dataclass(frozen=True, slots=True)
-class FailedCheck:
-    """The first check that did not pass."""
-
-    command: str
-    ending: str
-    output: str
-
-
-async def work(parts: Parts, row: Row, stop: Stop) -> Report:
+async def work(parts: Parts, ledger: Ledger, row: Row, stop: Stop) -> Report:
     """Do what the ticket still needs, until a fact ends the claim.
 
     Args:
         parts: Of the daemon.
+        ledger: Of the daemon's effects.
         row: The ticket as claimed.
         stop: Set by others to end the claim.
 
     Raises:
         LostTicket: The claim is not ours any more; nothing may be reported.
     """
-    claim = _Claim(parts, row, stop)
+    claim = _Claim(parts, ledger, row, stop)
     try:
         return await claim.go()
     except Interrupted:
@@ -100,18 +94,20 @@ async def work(parts: Parts, row: Row, stop: Stop) -> Report:
 class _Claim:
     """The steps of a claim; each is safe to repeat."""
 
-    def __init__(self, parts: Parts, row: Row, stop: Stop) -> None:
-        self._parts, self._row, self._stop = parts, row, stop
+    def __init__(self, parts: Parts, ledger: Ledger, row: Row, stop: Stop) -> None:
+        self._parts, self._ledger, self._row, self._stop = parts, ledger, row, stop
         self._config, self._spec = parts.config, row.spec
         self._id, self._token = row.ticket.id, row.ticket.token
         self._verify = tuple(row.spec.verify if row.spec.verify is not None else parts.config.verify)
 
     async def go(self) -> Report:
         """Take the ticket as far as it goes."""
-        await runs_of_claim.reap(self._parts, self._id)
-        await runs_of_claim.account(self._parts, self._id)
+        await reap(self._parts, self._id)
+        await account(self._parts, self._id)
         if self._row.ticket.stop is not None:
             return Report(Stopped(self._token))
+        if (waiting := await self._waits_for_a_person()) is not None:
+            return waiting
         tree = await self._worktree()
         if (failed := await self._set_up(tree)) is not None:
             return failed
@@ -122,7 +118,7 @@ class _Claim:
         failed: FailedCheck | None = None
         while True:
             if not finished:
-                ended = await self._converse(tree, failed)
+                ended = await self._converse(tree, failed) or await self._waits_for_a_person()
                 if ended is not None:
                     return ended
             failed = await self._check(tree)
@@ -131,6 +127,20 @@ class _Claim:
             if await self._write(runs.fix_rounds, self._id) >= self._config.max_fix_rounds:
                 return Report(self.held(Reason.CHECKS, f"`{failed.command}`: {failed.ending}\n{failed.output}"))
             finished = False
+
+    async def _waits_for_a_person(self) -> Report | None:
+        """Settle the ticket's effects, and hold it for a question or an effect that only a person can settle."""
+        if open_questions := await self._write(questions.open_questions, self._id):
+            return Report(self.held(Reason.QUESTION, "\n\n".join(question.text for question in open_questions)))
+        with self._stop.interrupts():
+            open_effects = await self._ledger.settle_ticket(self._id)
+        for reason, waits in (
+            (Reason.EFFECT, [row for row in open_effects if row.is_unknown]),
+            (Reason.APPROVAL, [row for row in open_effects if row.waits_for_approval]),
+        ):
+            if waits:
+                return Report(self.held(reason, "\n".join(f"{row.key}: {tools.summary(row)}" for row in waits)))
+        return None
 
     async def _worktree(self) -> Tree:
         repository = self._parts.repository
@@ -171,42 +181,21 @@ class _Claim:
 
     async def _converse(self, tree: Tree, failed: FailedCheck | None) -> Report | None:
         """Let the agent work; None when it finished, else how the claim ends."""
-        handover = await self._handover(tree)
-        repository = self._parts.repository
-        system = rules(
-            self._spec,
-            branch=tree.branch,
-            verify=self._verify,
-            instructions=await self._in_thread(repository.instructions, tree.base_sha),
-        )
-        ran = await runs_of_claim.converse(
-            self._parts,
-            self._row,
-            tree,
-            prompt=partial(self._prompt, handover, failed),
-            system=system,
-            kind=Kind.FIX if failed else None,
-            stop=self._stop,
-        )
+        with self._stop.interrupts():
+            brief = await briefing.brief(self._parts, self._ledger, self._row, tree, verify=self._verify, failed=failed)
+        ran = await run.converse(self._parts, self._row, tree, brief, self._stop)
         if isinstance(ran, Scarce):
             return await self._scarce(ran)
         if ran.outcome is Outcome.FINISHED:
             return None
         return await self._ended(ran, tree)
 
-    def _prompt(self, handover: Handover, failed: FailedCheck | None, plan: Plan, left_microusd: int) -> str:
-        facts = replace(handover, left_microusd=left_microusd)
-        if plan.kind is Kind.FIRST:
-            return first(self._spec)
-        if not plan.resume:
-            text = fresh(self._spec, facts)
-            return text if failed is None else f"{text}\n\n{fix(failed.command, failed.ending, failed.output)}"
-        return resumed(facts) if failed is None else fix(failed.command, failed.ending, failed.output)
-
     async def _ended(self, ran: Ran, tree: Tree) -> Report:
         """Say what follows a run that did not finish its conversation."""
         if RULES[ran.outcome].next is Next.LEAVE:
             return self.stopped()
+        if ran.outcome is Outcome.ASKED:
+            return await self._waits_for_a_person() or Report(PutBack(self._token, Cause.DRAIN))
         note = await self._why(ran, tree)
         fact = follow(
             ran.outcome,
@@ -242,7 +231,7 @@ class _Claim:
             return Report(self.held(Reason.BUDGET, note))
         now_us = await self.now_us()
         if scarce is Scarce.DAY:
-            until_us, note = runs_of_claim.day_start_us(now_us) + 24 * 3600 * _US, "the day's cap is spent"
+            until_us, note = day_start_us(now_us) + 24 * 3600 * _US, "the day's cap is spent"
         else:
             until_us, note = now_us + round(_RESERVED_WAIT_S * _US), "running tickets have the rest of the day's cap"
         return Report(PutBack(self._token, Cause.ALLOWANCE, until_us, note))
@@ -278,16 +267,6 @@ class _Claim:
         sha = await self._in_thread(self._parts.repository.commit_all, self._id, message)
         if sha is not None:
             await self._log(Name.BRANCH_COMMITTED, sha=sha, branch=tree.branch)
-
-    async def _handover(self, tree: Tree) -> Handover:
-        facts = await self._facts(tree)
-        cut_off = await self._write(log.open_tools, self._id)
-        return Handover(
-            cut_off=tuple(f"{tool.payload.get('tool')}: {tool.payload.get('summary')}" for tool in cut_off),
-            commits=tuple(f"{commit.sha[:10]} {commit.subject}" for commit in facts.commits),
-            uncommitted=facts.uncommitted,
-            failed_check=await self._write(log.failed_check, self._id),
-        )
 
     async def _facts(self, tree: Tree) -> Facts:
         return await self._in_thread(self._parts.repository.facts, self._id, tree.base_sha)

@@ -20,12 +20,14 @@ from runner.config import Config, credential
 from runner.errors import ConfigError, Exit
 from runner.events import Event
 from runner.home import Home
+from runner.parts import Parts
 from runner.redact import Redactor
-from runner.run import Parts
+from runner.reports import Told
 from runner.store import Store
 from runner.supervisor import Supervisor
 from runner.worktree import Repository
 from tickets.folder import Folder
+from tickets.ticket import State
 
 
 def serve(
@@ -48,7 +50,9 @@ def serve(
         Locked: Another daemon holds the state directory.
     """
     with parts_of(config, on_event=on_event, environ=environ) as parts:
-        return anyio.run(Supervisor(parts, Folder(config.queue_directory), once=once).serve, backend="asyncio")
+        return anyio.run(
+            Supervisor(parts, Folder(config.queue_directory), _told(config), once=once).serve, backend="asyncio"
+        )
 
 
 @contextmanager
@@ -73,6 +77,7 @@ def parts_of(
                 redactor=redactor,
                 launcher=write_launcher(home.path),
                 cli=cli,
+                performers={},
                 cli_environment=_for_the_cli(config, home, environ) | {key.variable: key.value},
                 command_environment=_for_commands(config, home, environ),
             )
@@ -107,6 +112,12 @@ def cli_of(config: Config) -> Path:
         name = "agent.cli_path" if config.agent.cli_path else "the SDK's own; install claude-agent-sdk again"
         raise ConfigError(f"{cli} ({name}): there is no such program: no ticket could be worked on")
     return cli
+
+
+def _told(config: Config) -> Told:
+    notify = config.notify
+    configured = notify.command is not None or notify.url is not None
+    return Told(frozenset(map(State, notify.on)) if configured else frozenset())
 
 
 def git_secrets(config: Config, environ: Mapping[str, str]) -> list[str]:

@@ -16,6 +16,7 @@ from urllib.parse import quote
 import anyio
 from anyio.abc import TaskGroup
 
+from runner.errors import RunnerError
 from runner.store import Store, Tx, effects, tickets
 from runner.store.effects import EffectRow, EffectState, Verdict, Wish
 
@@ -75,6 +76,10 @@ class Performer:
     """Wait until a dead daemon's call for the row is proved to be over on this host."""
 
 
+class _Left(Exception):
+    """The daemon stops: the effect stays claimed and the next one goes on with it."""
+
+
 def effect_key(source: str, ticket: str, round_: int, operation: str) -> str:
     """Return the idempotency key of an operation: stable over runs and sessions."""
     return "/".join(quote(part, safe="") for part in (source, ticket, str(round_), operation))
@@ -89,6 +94,11 @@ class Ledger:
         self._store, self._home, self._epoch = store, home, epoch
         self._performers, self._limit, self._tasks = performers, limit, tasks
         self._under_way: dict[str, anyio.Event] = {}
+        self._leaving = anyio.Event()
+
+    def leave(self) -> None:
+        """Wait no longer for what earlier daemons left to become old enough; calls of ours end as they do."""
+        self._leaving.set()
 
     async def request(self, wish: Wish, *, token: int) -> tuple[EffectRow, Verdict]:
         """Save a wish of a claim, do it unless it is there, and return what is known of it then.
@@ -147,17 +157,22 @@ class Ledger:
                     await self._perform(performer, claimed)
             else:
                 await self._find_out(performer, row)
+        except _Left:
+            pass
         finally:
             self._under_way.pop(row.key).set()
 
-    async def _perform(self, performer: Performer, row: EffectRow) -> None:
+    async def _perform(self, performer: Performer, row: EffectRow, *, perhaps_before: bool = False) -> None:
+        """Do it; `perhaps_before`: an earlier call may have arrived, at a target that honours keys."""
         outcome = await self._call(performer, row)
         tries = _TRIES if performer.honours_keys else 1
         while isinstance(outcome, Unknown) and row.attempts < tries:
             again = await self._store.write(effects.reclaim, row, epoch=self._epoch)
             if again is None:
                 return
-            row, outcome = again, await self._call(performer, again)
+            row, outcome, perhaps_before = again, await self._call(performer, again), True
+        if isinstance(outcome, Failed) and perhaps_before:  # this call did not arrive, or was refused as a repetition
+            outcome = Unknown(f"an earlier try may have arrived; the latest: {outcome.text}")
         if isinstance(outcome, Unknown) and performer.look_up is not None:
             looked = await self._look_up(performer, row, in_flight=outcome.in_flight)
             outcome = Failed(outcome.text) if isinstance(looked, Absent) else looked
@@ -171,8 +186,9 @@ class Ledger:
 
     async def _find_out(self, performer: Performer, row: EffectRow) -> None:
         """Settle what a dead daemon claimed; do it again only where that provably repeats nothing."""
-        if performer.await_end is not None:
-            await performer.await_end(row)
+        if (remains := await self._await_end(performer, row)) is not None:
+            await self._save(row, remains)
+            return
         if performer.honours_keys:
             looked: LookedUp = Absent()
         elif performer.look_up is None:
@@ -184,7 +200,28 @@ class Ledger:
             return
         claimed = await self._store.write(effects.reclaim, row, epoch=self._epoch)
         if claimed is not None:
-            await self._perform(performer, claimed)
+            await self._perform(performer, claimed, perhaps_before=performer.honours_keys)
+
+    async def _await_end(self, performer: Performer, row: EffectRow) -> Unknown | None:
+        """Wait until the dead daemon's call is over; say why when it cannot be ended."""
+        if performer.await_end is None:
+            return None
+        ended, remains = False, None
+        async with anyio.create_task_group() as waiting:
+            waiting.start_soon(self._cancel_on_leaving, waiting.cancel_scope)
+            try:
+                await performer.await_end(row)
+            except RunnerError as error:
+                remains = Unknown(str(error))
+            ended = True
+            waiting.cancel_scope.cancel()
+        if not ended:
+            raise _Left
+        return remains
+
+    async def _cancel_on_leaving(self, scope: anyio.CancelScope) -> None:
+        await self._leaving.wait()
+        scope.cancel()
 
     async def _look_up(self, performer: Performer, row: EffectRow, *, in_flight: bool) -> LookedUp:
         """Ask the outside; believe that it is absent only when no call for it can arrive any more."""
@@ -192,7 +229,9 @@ class Ledger:
         if not isinstance(looked, Absent) or not in_flight:
             return looked
         now_us = await self._store.write(lambda tx: tx.now_us)
-        await anyio.sleep(max((row.claimed_at_us or 0) + performer.limit_s * _US - now_us, 0) / _US)
+        with anyio.move_on_after(max((row.claimed_at_us or 0) + performer.limit_s * _US - now_us, 0) / _US):
+            await self._leaving.wait()
+            raise _Left
         return await self._ask(performer, row)
 
     async def _ask(self, performer: Performer, row: EffectRow) -> LookedUp:

@@ -17,6 +17,7 @@ from rich.text import Text
 from runner.budget import Cost, CostKind
 from runner.events import Event
 from runner.status import Details, Overview, clock, why
+from runner.store.effects import EffectRow
 from runner.store.log import Entry
 from runner.store.overview import Line, Sums
 from runner.store.runs import RunRow
@@ -82,6 +83,18 @@ def details(view: Details, console: Console) -> None:
         console.print(_runs(view.runs))
     console.print("\nlast events", style="bold")
     events(view.events, console)
+
+
+def effects(rows: Iterable[EffectRow], console: Console) -> None:
+    """Print one row per effect."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("key", "kind", "state", "tries", "outcome"):
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        state = "unknown" if row.is_unknown else "approval" if row.waits_for_approval else str(row.state)
+        outcome = (row.outcome or "").partition("\n")[0]
+        table.add_row(*map(shown, (row.key, row.kind, state, str(row.attempts), outcome)))
+    console.print(table if table.row_count else "no effects")
 
 
 def events(entries: Iterable[Entry], console: Console) -> None:

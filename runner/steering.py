@@ -53,7 +53,8 @@ def _here(config: Config, command: Command) -> str:
     store = Store.open(config.database_url)
     try:
         reply = store.transact(commands.perform, command)
-        row = store.read(tickets.get, command.ticket) if command.ticket else None
+        ticket = command.ticket or reply.ticket
+        row = store.read(tickets.get, ticket) if ticket else None
     finally:
         store.close()
     if row is not None:

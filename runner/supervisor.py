@@ -8,11 +8,7 @@ Knows claims, commands and the source. Does not know how a claim works.
 """
 
 import os
-import signal
 import socket
-import sys
-import traceback
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -21,19 +17,21 @@ from anyio.abc import TaskGroup
 from anyio.to_thread import run_sync
 from watchfiles import awatch
 
-from runner import claim, commands, control, log, processes
+from runner import claim, commands, control, log, processes, reports
 from runner.accounts import account
 from runner.agent import Stop
 from runner.claim import Report
 from runner.commands import Command
+from runner.effects import Ledger
 from runner.errors import Exit
 from runner.outcome import Outcome, StoppedBy, follow
 from runner.parts import Parts, reap
+from runner.reports import Told
+from runner.signals import Ladder
 from runner.store import LostTicket, StoreUnavailable, Tx, queue, tickets
 from runner.store.tickets import Row
 from tickets.source import Refused, Source
-from tickets.ticket import IllegalMove, Retried, State, Stopped, Ticket
-from tickets.ticket import Stop as StopKind
+from tickets.ticket import IllegalMove, State
 
 _STORE_RETRY_S = 5.0
 """Between two tries to save what became of a claim while the store does not answer (a full disk)."""
@@ -47,7 +45,9 @@ class Supervisor:
 
     parts: Parts
     source: Source
+    told: Told
     once: bool = False
+    ledger: Ledger | None = None
     epoch: int = 0
     stops: dict[str, Stop] = field(default_factory=dict)
     """Of the claims that are running, by ticket."""
@@ -62,13 +62,17 @@ class Supervisor:
 
     async def serve(self) -> Exit:
         """Work until told to stop; with `once` until nothing is ready."""
-        await self._begin()
         async with anyio.create_task_group() as around:
-            await around.start(self._obey_signals)
+            ladder = Ladder(self._drain, self._interrupt, self.parts.config.clocks.drain_s)
+            await around.start(ladder.obey)
+            await self._begin()
             around.start_soon(self._watch)
             await around.start(control.listen, self.parts.home, self._perform)
-            async with anyio.create_task_group() as claims:
-                await self._loop(claims)
+            async with anyio.create_task_group() as effects_under_way:
+                self.ledger = self._ledger(effects_under_way)
+                await self.ledger.settle_dead()
+                async with anyio.create_task_group() as claims:
+                    await self._loop(claims, self.ledger)
             self.over.set()
             around.cancel_scope.cancel()
         await self.parts.store.write(queue.end_epoch, self.epoch)
@@ -88,11 +92,22 @@ class Supervisor:
             self.unmirrored[row.ticket.id] = row.ticket.state
         await run_sync(self.parts.repository.prepare)
 
-    async def _loop(self, claims: TaskGroup) -> None:
+    def _ledger(self, tasks: TaskGroup) -> Ledger:
+        parts = self.parts
+        return Ledger(
+            parts.store,
+            home=str(parts.home.path),
+            epoch=self.epoch,
+            performers=parts.performers,
+            limit=getattr(parts.config.limits, "effects", 20),
+            tasks=tasks,
+        )
+
+    async def _loop(self, claims: TaskGroup, ledger: Ledger) -> None:
         while True:
             self.wake = anyio.Event()
             try:
-                sleep_s = await self._turn(claims)
+                sleep_s = await self._turn(claims, ledger)
             except StoreUnavailable as error:
                 log.warn("store.unavailable", error=str(error), retry_s=_STORE_RETRY_S)
                 sleep_s = _STORE_RETRY_S
@@ -101,16 +116,17 @@ class Supervisor:
             with anyio.move_on_after(sleep_s):
                 await self.wake.wait()
 
-    async def _turn(self, claims: TaskGroup) -> float | None:
+    async def _turn(self, claims: TaskGroup, ledger: Ledger) -> float | None:
         """Take in and start what can be; return how long to sleep at most, None when the work is over."""
         await self._mirror()
+        await ledger.perform_due()
         ripens_in_s = None if self.draining else await self._take_in()
         while not self.draining and len(self.stops) < self.parts.config.concurrency:
             row = await self._claim()
             if row is None:
                 break
             self.stops[row.ticket.id] = stop = Stop()
-            claims.start_soon(self._occupy, row, stop)
+            claims.start_soon(self._occupy, ledger, row, stop)
         if not self.stops and (self.draining or (self.once and ripens_in_s is None)):
             return None
         return min(await self._until_due_s(), ripens_in_s if ripens_in_s is not None else self.parts.config.poll_s)
@@ -144,13 +160,13 @@ class Supervisor:
             self.refused = refused
         return intake.ripens_in_s
 
-    async def _occupy(self, row: Row, stop: Stop) -> None:
+    async def _occupy(self, ledger: Ledger, row: Row, stop: Stop) -> None:
         """Work on one claimed ticket and save what became of it; frees its slot."""
         ticket = row.ticket.id
         try:
             async with anyio.create_task_group() as beating:
                 beating.start_soon(self._beat, row, stop)
-                report = await self._attempt(row, stop)
+                report = await self._attempt(ledger, row, stop)
                 if report is not None:
                     await self._save(row, report)
                 beating.cancel_scope.cancel()
@@ -158,10 +174,10 @@ class Supervisor:
             del self.stops[ticket]
             self.wake.set()
 
-    async def _attempt(self, row: Row, stop: Stop) -> Report | None:
+    async def _attempt(self, ledger: Ledger, row: Row, stop: Stop) -> Report | None:
         """Return what a claim reports; a defect of ours counts as an attempt of this ticket and stays with it."""
         try:
-            return await claim.work(self.parts, row, stop)
+            return await claim.work(self.parts, ledger, row, stop)
         except LostTicket as error:
             log.warn("claim.lost", ticket=row.ticket.id, error=str(error))
             return None
@@ -175,7 +191,7 @@ class Supervisor:
     async def _save(self, row: Row, report: Report) -> None:
         while True:
             try:
-                ticket = await self.parts.store.write(_report, row.ticket.id, report)
+                ticket = await self.parts.store.write(reports.save, row.ticket.id, report, self.told)
             except StoreUnavailable as error:
                 log.warn("store.unavailable", ticket=row.ticket.id, error=str(error), retry_s=_STORE_RETRY_S)
                 await anyio.sleep(_STORE_RETRY_S)
@@ -220,8 +236,8 @@ class Supervisor:
         reply = await self.parts.store.write(commands.perform, command)
         if reply.stop and command.ticket in self.stops:
             self.stops[command.ticket].set(StoppedBy.OPERATOR)
-        if command.ticket:
-            self.unmirrored[command.ticket] = (await self.parts.store.write(tickets.get, command.ticket)).ticket.state
+        if ticket := command.ticket or reply.ticket:
+            self.unmirrored[ticket] = (await self.parts.store.write(tickets.get, ticket)).ticket.state
         self.wake.set()
         return reply.text
 
@@ -230,37 +246,15 @@ class Supervisor:
         async for _ in awatch(self.parts.home.queue, recursive=False, debounce=50, step=20, stop_event=self.over):
             self.wake.set()
 
-    async def _obey_signals(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
-        """First TERM or INT: drain; second, or QUIT: interrupt now; third: leave at once."""
-        with anyio.open_signal_receiver(
-            signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1
-        ) as signals:
-            task_status.started()
-            await self._ladder(signals)
-
-    async def _ladder(self, signals: AsyncIterator[signal.Signals]) -> None:
-        async with anyio.create_task_group() as timer:
-            steps = 0
-            async for number in signals:
-                if number is signal.SIGUSR1:
-                    _show_stacks()
-                    continue
-                steps = max(steps + 1, 2 if number is signal.SIGQUIT else 1)
-                log.warn("daemon.stopping", signal=number.name, running=sorted(self.stops))
-                self.draining = True
-                self.wake.set()
-                if steps == 1:
-                    timer.start_soon(self._interrupt_after, self.parts.config.clocks.drain_s)
-                elif steps == 2:  # noqa: PLR2004
-                    self._interrupt()
-                else:
-                    os._exit(Exit.FORCED)
-
-    async def _interrupt_after(self, seconds: float) -> None:
-        await anyio.sleep(seconds)
-        self._interrupt()
+    def _drain(self) -> None:
+        """Start nothing more."""
+        self.draining = True
+        self.wake.set()
+        if self.ledger is not None:
+            self.ledger.leave()
 
     def _interrupt(self) -> None:
+        """Stop what runs; it stays resumable."""
         for stop in self.stops.values():
             stop.set(StoppedBy.DRAIN)
 
@@ -279,19 +273,3 @@ def _orphan_all(tx: Tx, home: str, epoch: int) -> None:
     for row in tickets.orphans(tx, home=home, epoch=epoch):
         if row.home in {None, home}:
             tickets.orphan(tx, row.ticket.id, row.ticket.token)
-
-
-def _report(tx: Tx, ticket: str, report: Report) -> Ticket:
-    """Save the fact that ends a claim and, if that is what it means, that the queue waits for a person."""
-    before = tickets.get(tx, ticket).ticket
-    after = tickets.apply(tx, ticket, report.fact)
-    if before.stop is StopKind.RETRY and isinstance(report.fact, Stopped):
-        after = tickets.apply(tx, ticket, Retried(fresh=before.fresh))
-    if report.pause is not None:
-        queue.pause(tx, reason="ticket", note=report.pause, by=ticket)
-    return after
-
-
-def _show_stacks() -> None:
-    for thread, frame in sys._current_frames().items():  # noqa: SLF001  the documented way to see all threads
-        sys.stderr.write(f"thread {thread}\n{''.join(traceback.format_stack(frame))}\n")

@@ -137,8 +137,10 @@ def content_hash(kind: str, payload: Mapping[str, Value]) -> str:
     return hashlib.sha256(f"{kind}\0{to_json(dict(sorted(payload.items())))}".encode()).hexdigest()
 
 
-def want(tx: Tx, wish: Wish, *, limit: int) -> tuple[EffectRow, Verdict]:
+def want(tx: Tx, wish: Wish, *, limit: int | None) -> tuple[EffectRow, Verdict]:
     """Save a wish once; return the row that stands for it and what it is to the wish.
+
+    One that failed, and so did not happen, is wanted again. A `limit` of None is for our own reports.
 
     Raises:
         TooManyEffects: The ticket has `limit` of them.
@@ -146,16 +148,12 @@ def want(tx: Tx, wish: Wish, *, limit: int) -> tuple[EffectRow, Verdict]:
     digest = content_hash(wish.kind, wish.payload)
     there = _find(tx, _f.key == wish.key)
     if there is not None:
-        same = there[1] == digest
-        tx.log(wish.ticket, Name.EFFECT_REPEATED, run=wish.run, key=wish.key, same=same)
-        return there[0], Verdict.SAME if same else Verdict.CONFLICT
-    of_round = and_(_f.ticket == wish.ticket, _f.round == wish.round, _f.payload_hash == digest)
-    twin = _find(tx, of_round)
-    if twin is not None:
-        tx.log(wish.ticket, Name.EFFECT_REPEATED, run=wish.run, key=twin[0].key, same=True)
-        return twin[0], Verdict.TWIN
+        return _repeated(tx, wish, there[0], Verdict.SAME if there[1] == digest else Verdict.CONFLICT)
+    twin = _find(tx, and_(_f.ticket == wish.ticket, _f.round == wish.round, _f.payload_hash == digest))
+    if twin is not None and limit is not None:
+        return _repeated(tx, wish, twin[0], Verdict.TWIN)
     count = select(func.count()).where(_f.ticket == wish.ticket)
-    if int(tx.connection.execute(count).scalar_one()) >= limit:
+    if limit is not None and int(tx.connection.execute(count).scalar_one()) >= limit:
         raise TooManyEffects(wish.ticket, limit)
     values = {
         "key": wish.key,
@@ -175,6 +173,17 @@ def want(tx: Tx, wish: Wish, *, limit: int) -> tuple[EffectRow, Verdict]:
     tx.connection.execute(schema.effect.insert().values(values))
     tx.log(wish.ticket, Name.EFFECT_WANTED, run=wish.run, key=wish.key, kind=wish.kind, approval=wish.needs_approval)
     return get(tx, wish.key), Verdict.NEW
+
+
+def _repeated(tx: Tx, wish: Wish, row: EffectRow, verdict: Verdict) -> tuple[EffectRow, Verdict]:
+    """Answer with what is there; what provably did not happen may be tried again."""
+    tx.log(wish.ticket, Name.EFFECT_REPEATED, run=wish.run, key=row.key, verdict=str(verdict))
+    if verdict is Verdict.CONFLICT or row.state is not EffectState.FAILED:
+        return row, verdict
+    values = {"state": EffectState.WANTED, "outcome": None, "changed_at_us": tx.now_us}
+    tx.connection.execute(update(schema.effect).where(_f.key == row.key).values(values))
+    tx.log(wish.ticket, Name.EFFECT_WANTED, run=wish.run, key=row.key, kind=row.kind, approval=row.needs_approval)
+    return get(tx, row.key), Verdict.NEW
 
 
 def claim(tx: Tx, key: str, *, epoch: int) -> EffectRow | None:

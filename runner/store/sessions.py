@@ -145,6 +145,19 @@ def said(rx: Rx, session: str, *, since: int = 0, limit: int = 200) -> list[tupl
     return [(found.id, found.json) for found in rx.connection.execute(query)]
 
 
+def last_account(rx: Rx, ticket: str) -> str | None:
+    """Return the JSON of what the agent last said it did when it finished, or None."""
+    query = (
+        select(_m.json)
+        .join(schema.session, _s.id == _m.session)
+        .where(_s.ticket == ticket, _m.uuid.like("account-%"))
+        .order_by(_m.id.desc())
+        .limit(1)
+    )
+    found = rx.connection.execute(query).scalar_one_or_none()
+    return None if found is None else str(found)
+
+
 def _latest(rx: Rx, ticket: str) -> SessionRow | None:
     query = select(schema.session).where(_s.ticket == ticket).order_by(_s.generation.desc()).limit(1)
     found = rx.connection.execute(query).mappings().one_or_none()

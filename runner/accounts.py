@@ -1,0 +1,44 @@
+"""What a run cost: by its result, else by what Claude Code wrote while it ran.
+
+Knows transcripts and runs. Does not know what may be spent.
+"""
+
+from pathlib import Path
+
+from anyio.to_thread import run_sync
+
+from runner import transcript
+from runner.budget import Cost, run_cost
+from runner.outcome import Ending, Outcome
+from runner.parts import Parts
+from runner.session import Transcript
+from runner.store import runs
+from runner.store.runs import RunRow
+
+
+async def account(parts: Parts, ticket: str | None = None) -> None:
+    """End the runs of one ticket, or of all, that a dead daemon left open, with what their transcripts tell."""
+    for run in await parts.store.write(runs.unended, ticket):
+        cost = await run_sync(cost_of, parts, parts.repository.path_of(run.ticket), run, None)
+        await parts.store.write(runs.end_run, run.id, outcome=Outcome.ORPHANED, cost=cost)
+
+
+def cost_of(parts: Parts, worktree: Path, run: RunRow, ending: Ending | None) -> Cost:
+    """Return what a run cost; `ending` is None when its daemon died before it."""
+    after = transcript.read(transcript.path(parts.home.claude, worktree, run.session), since_bytes=run.transcript_bytes)
+    result = None if ending is None else ending.result
+    spoke = run.confirmed or (ending is not None and ending.confirmed)
+    lost = spoke and after.state is Transcript.MISSING
+    return run_cost(
+        carried=run.carried_microusd,
+        total=None if result is None else result.total_cost_microusd,
+        last_total=after.total_microusd if after.total_is_new else None,
+        priced=None if lost else transcript.price(after.usages),
+        cut=after.cut and result is None,
+    )
+
+
+def day_start_us(now_us: int) -> int:
+    """Return when the UTC day of `now_us` began."""
+    day_us = 24 * 3600 * 1_000_000
+    return now_us - now_us % day_us

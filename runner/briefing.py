@@ -1,0 +1,87 @@
+"""What the next run of a ticket is told: the facts of the log, of git and of the ledger, as prompt.py words them."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from anyio.to_thread import run_sync
+
+from runner import tools
+from runner.effects import Ledger
+from runner.parts import Parts
+from runner.prompt import Handover, first, fix, fresh, resumed, rules
+from runner.run import Brief
+from runner.session import Kind, Plan
+from runner.store import effects, log, questions
+from runner.store.tickets import Row
+from runner.worktree import Tree
+from tickets.ticket import Spec
+
+
+@dataclass(frozen=True, slots=True)
+class FailedCheck:
+    """The first check that did not pass."""
+
+    command: str
+    ending: str
+    output: str
+
+
+async def brief(
+    parts: Parts, ledger: Ledger, row: Row, tree: Tree, *, verify: Sequence[str], failed: FailedCheck | None
+) -> Brief:
+    """Return what the next run is told, and may ask.
+
+    Args:
+        parts: Of the daemon.
+        ledger: For the tools.
+        row: The ticket as claimed.
+        tree: Its worktree.
+        verify: The commands that are run when the agent is done.
+        failed: The check that is sent back; None when none is.
+    """
+    instructions = await run_sync(parts.repository.instructions, tree.base_sha)
+    return Brief(
+        prompt=partial(_prompt, row.spec, await _handover(parts, row, tree), failed),
+        system=rules(row.spec, branch=tree.branch, verify=verify, instructions=instructions),
+        tools=partial(
+            tools.tools_of,
+            config=parts.config,
+            store=parts.store,
+            ledger=ledger,
+            row=row,
+            redactor=parts.redactor,
+        ),
+        kind=Kind.FIX if failed else None,
+    )
+
+
+def _prompt(spec: Spec, handover: Handover, failed: FailedCheck | None, plan: Plan, left_microusd: int) -> str:
+    facts = replace(handover, left_microusd=left_microusd)
+    if plan.kind is Kind.FIRST:
+        return first(spec)
+    sent_back = None if failed is None else fix(failed.command, failed.ending, failed.output)
+    if plan.resume:
+        return sent_back or resumed(facts)
+    return "\n\n".join(text for text in (fresh(spec, facts), sent_back) if text)
+
+
+async def _handover(parts: Parts, row: Row, tree: Tree) -> Handover:
+    ticket, write = row.ticket.id, parts.store.write
+    facts = await run_sync(parts.repository.facts, ticket, tree.base_sha)
+    cut_off = await write(log.open_tools, ticket)
+    answered = await write(questions.new_answers, ticket)
+    return Handover(
+        cut_off=tuple(f"{tool.payload.get('tool')}: {tool.payload.get('summary')}" for tool in cut_off),
+        commits=tuple(f"{commit.sha[:10]} {commit.subject}" for commit in facts.commits),
+        uncommitted=facts.uncommitted,
+        failed_check=await write(log.failed_check, ticket),
+        effects=tuple(tools.summary(row) for row in await write(effects.effects, ticket=ticket)),
+        question=_joined(question.text for question in answered),
+        answer=_joined(question.answer or "" for question in answered),
+    )
+
+
+def _joined(texts: Iterable[str]) -> str | None:
+    """Join what was asked, or answered, at once; None when nothing was."""
+    return "\n\n".join(dict.fromkeys(texts)) or None

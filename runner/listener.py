@@ -1,0 +1,63 @@
+"""Puts what an agent does into the log, as it does it.
+
+What a tool is about to do is committed before it runs. A claim that is lost raises
+here, and that ends the run.
+"""
+
+from anyio.to_thread import run_sync
+
+from runner import processes
+from runner.agent import ApiRetried, Message, RateLimited, Said, Started, ToolEnded, ToolStarted
+from runner.events import Name, Value
+from runner.parts import Parts, log_claimed, reap
+from runner.session import Plan
+from runner.store import runs, sessions
+from runner.store.tickets import Row
+
+
+class Listener:
+    """Puts what the agent does into the log, as it does it; a claim that is lost raises and so ends the run."""
+
+    def __init__(self, parts: Parts, row: Row, run: str, plan: Plan) -> None:
+        self._parts, self._row, self._run, self._plan = parts, row, run, plan
+        self._confirmed = self._ending = False
+        self.cli_version: str | None = None
+
+    async def end_processes(self) -> None:
+        """Take the one stop path."""
+        self._ending = True
+        await reap(self._parts, self._row.ticket.id, run=self._run)
+
+    async def before_tool(self, tool: ToolStarted) -> None:
+        """Save that a tool begins, before it does: after a crash in it, whoever comes next knows."""
+        summary = self._parts.redactor.text(tool.summary)
+        await self._log(Name.TOOL_STARTED, tool_use_id=tool.tool_use_id, tool=tool.name, summary=summary)
+
+    async def on_message(self, message: Message) -> None:
+        """Save what is worth knowing later."""
+        match message:
+            case Started(_, cli_version, model):
+                self.cli_version = cli_version
+                await self._save_pid()
+                await self._log(Name.AGENT_STARTED, cli_version=cli_version, model=model)
+            case ToolEnded(tool_use_id, is_error) if not self._ending:  # or it is we who ended it: exit code 137
+                await self._log(Name.TOOL_ENDED, tool_use_id=tool_use_id, is_error=is_error)
+            case Said() if not self._confirmed:
+                self._confirmed = True
+                await self._parts.store.write(sessions.confirm_session, self._plan.id, self._run)
+            case ApiRetried(attempt, status, error, delay_s):
+                await self._log(Name.AGENT_RETRIED, attempt=attempt, status=status, error=error, delay_s=delay_s)
+            case RateLimited(status, kind, reset_at_us):
+                await self._log(Name.AGENT_LIMITED, status=status, kind=kind, reset_at_us=reset_at_us)
+            case _:
+                pass
+
+    async def _save_pid(self) -> None:
+        found = await run_sync(processes.find, str(self._parts.home.path), self._row.ticket.id, "agent")
+        for process in found:
+            if process.is_cli:
+                await self._parts.store.write(runs.set_pid, self._run, process.pid, process.start)
+
+    async def _log(self, name: Name, **payload: Value) -> None:
+        ticket = self._row.ticket
+        await self._parts.store.write(log_claimed, ticket.id, ticket.token, name, payload, run=self._run)

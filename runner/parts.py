@@ -1,0 +1,62 @@
+"""What every claim of a daemon works with, and what each of its steps does alike.
+
+Composed by daemon.py; nothing here decides anything.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from runner import processes
+from runner.config import Config
+from runner.effects import Performer
+from runner.events import Name, Value
+from runner.home import Home
+from runner.redact import Redactor
+from runner.store import Store, Tx, tickets
+from runner.worktree import Repository
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What every claim of a daemon works with."""
+
+    config: Config
+    home: Home
+    store: Store
+    repository: Repository
+    redactor: Redactor
+    launcher: Path
+    cli: Path
+    cli_environment: Mapping[str, str]
+    """All that the CLI gets, the model's credential included, but for its cookie."""
+    performers: Mapping[str, Performer]
+    """By the kind of effect."""
+    command_environment: Mapping[str, str]
+    """All that set-up and check commands get, but for their cookie."""
+
+
+async def reap(parts: Parts, ticket: str, *, run: str | None = None) -> None:
+    """End every process of the ticket that an agent started, and log what there was.
+
+    Raises:
+        ProcessesRemain: Some do not end; nothing else may start in their worktree.
+    """
+    reaped = await processes.reap(str(parts.home.path), ticket)
+    if reaped.processes:
+        names = sorted({process.name for process in reaped.processes})
+        await parts.store.write(
+            Tx.log, ticket, Name.PROCESSES_REAPED, run=run, names=names, cli=reaped.cli_alive, killed=reaped.cli_killed
+        )
+
+
+def log_claimed(
+    tx: Tx, ticket: str, token: int, name: Name, payload: Mapping[str, Value], *, run: str | None = None
+) -> None:
+    """Log an event of a claim.
+
+    Raises:
+        LostTicket: `token` is not the ticket's present claim.
+    """
+    tickets.require_claim(tx, ticket, token)
+    tx.log(ticket, name, payload, run=run)

@@ -1,0 +1,63 @@
+"""Save how a claim ended, and in the same transaction what the outside is to be told of it.
+
+Whoever performs wanted effects finds them there, in every state of the ticket and
+after every crash.
+"""
+
+import json
+from dataclasses import dataclass
+
+from runner.claim import Report
+from runner.effects import effect_key
+from runner.events import Value
+from runner.store import Tx, effects, queue, sessions, tickets
+from runner.store.effects import Wish
+from tickets.ticket import Fact, Finished, Held, Retried, State, Stop, Stopped, Ticket
+
+COMMENT, NOTIFY = "comment", "notify"
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What is wanted with the end of a claim."""
+
+    notify_on: frozenset[State]
+    """The states of which a person is notified."""
+
+
+def save(tx: Tx, ticket_id: str, report: Report, told: Told) -> Ticket:
+    """Save the fact that ends a claim and what follows at once from it, and return the ticket.
+
+    Raises:
+        IllegalMove: The claim is not the ticket's any more.
+    """
+    row = tickets.get(tx, ticket_id)
+    after = tickets.apply(tx, ticket_id, report.fact)
+    if row.ticket.stop is Stop.RETRY and isinstance(report.fact, Stopped):
+        after = tickets.apply(tx, ticket_id, Retried(fresh=row.ticket.fresh))
+    if report.pause is not None:
+        queue.pause(tx, reason="ticket", note=report.pause, by=ticket_id)
+    if isinstance(report.fact, Finished | Held):
+        body = _account(tx, row, report.fact)
+        _want(tx, row, COMMENT, {"body": body})
+        if after.state in told.notify_on:
+            _want(tx, row, NOTIFY, {"state": str(after.state), "reason": str(after.reason or ""), "text": body})
+    return after
+
+
+def _want(tx: Tx, row: tickets.Row, kind: str, payload: dict[str, Value]) -> None:
+    """Want one effect of ours per claim; a claim ends once, so its token is in the key and no agent can use it."""
+    ticket = row.ticket
+    operation = f"report {ticket.token} {kind}"
+    key = effect_key(row.source, ticket.id, ticket.round, operation)
+    effects.want(tx, Wish(key, ticket.id, ticket.round, operation, kind, payload), limit=None)
+
+
+def _account(tx: Tx, row: tickets.Row, fact: Fact) -> str:
+    """Return what a person is told: the reason of a hold, or what the agent says that it did."""
+    if isinstance(fact, Held):
+        return f"Held ({fact.reason}).\n\n{fact.note}".strip()
+    last = sessions.last_account(tx, row.ticket.id)
+    said = "" if last is None else str(json.loads(last).get("account", ""))
+    where = f" on {row.branch}" if row.branch else ""
+    return f"Done{where}.\n\n{said}".strip()
