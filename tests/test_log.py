@@ -1,0 +1,173 @@
+"""The log of the process: how a line looks for a program, for the journal and for a person, and what is never in it."""
+
+import json
+import os
+import pty
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from runner import log
+from runner.events import Event, Name
+from runner.redact import MARK, Redactor
+from tests.shell import read_back, text_stream
+
+SECRET = "s3cret-and-long"
+EVENT = Event(Name.RUN_ENDED, "fix", 3, 1_000_000, "fix/1", {"outcome": "finished", "cost_microusd": 5, "gone": None})
+
+
+@dataclass(frozen=True)
+class Opaque:
+    """A value that JSON has no form for."""
+
+    text: str
+
+
+@pytest.fixture(autouse=True)
+def _no_journal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let nothing say that standard error is the journal."""
+    monkeypatch.delenv("JOURNAL_STREAM", raising=False)
+
+
+def lines(say: Callable[[], None], *secrets: str) -> list[str]:
+    """Return what is logged to a stream that is no terminal."""
+    stream = text_stream()
+    log.configure(Redactor.of(secrets), stream)
+    say()
+    return read_back(stream).splitlines()
+
+
+def on_a_terminal(say: Callable[[], None], *secrets: str) -> str:
+    """Return what is logged to a terminal."""
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs, "w") as stream:
+        log.configure(Redactor.of(secrets), stream)
+        say()
+        stream.write("\0")
+        stream.flush()
+        seen = b""
+        while not seen.endswith(b"\0"):
+            seen += os.read(ours, 65_536)
+    os.close(ours)
+    return seen.decode()
+
+
+def fail(value: object) -> None:
+    """Log a defect whose exception has `value` in it, and in a variable around it."""
+    try:
+        cannot(value)
+    except ValueError:
+        log.defect("claim.failed", ticket="fix", near={"inner": [[value], Opaque(str(value))]})
+
+
+def cannot(value: object) -> None:
+    """Fail because of `value`."""
+    raise ValueError(f"cannot do {value}")
+
+
+def test_an_event_is_one_line_of_json() -> None:
+    """An event is a line with its name, ids, payload, level and the time; the values keep their types."""
+    (line,) = lines(lambda: log.show(EVENT))
+    told = json.loads(line)
+    assert told.pop("timestamp").endswith("Z")
+    assert told == {
+        "event": "run.ended",
+        "level": "info",
+        "ticket": "fix",
+        "run": "fix/1",
+        "outcome": "finished",
+        "cost_microusd": 5,
+        "gone": None,
+    }
+
+
+def test_what_concerns_no_ticket_names_none() -> None:
+    """An event of the daemon has neither ticket nor run."""
+    (line,) = lines(lambda: log.show(Event(Name.DAEMON_STARTED, "", 1, 1, None, {"pid": 1})))
+    assert json.loads(line).keys() == {"event", "level", "timestamp", "pid"}
+
+
+@pytest.mark.parametrize("name", Name)
+def test_what_a_person_may_want_to_look_at_is_a_warning(name: Name) -> None:
+    """An event is a warning when it is among those, else information; never an error."""
+    (line,) = lines(lambda: log.show(Event(name, "fix", 1, 1)))
+    assert json.loads(line)["level"] == ("warning" if name in log.WARNINGS else "info")
+
+
+def test_a_line_break_makes_no_second_line() -> None:
+    """Whatever is in a value, an event stays one line, and no control character is in it."""
+    (line,) = lines(lambda: log.warn("store.unavailable", error="a\n<0>{}\r\x1b[2J\u2028b"))
+    assert json.loads(line)["error"] == "a\n<0>{}\r\x1b[2J\u2028b"
+    assert line.isascii()
+    assert line.isprintable()
+
+
+def test_the_journal_gets_priorities(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under the journal each line begins with its syslog priority, and JSON follows."""
+    monkeypatch.setenv("JOURNAL_STREAM", "8:12345")
+
+    def say() -> None:
+        log.show(EVENT)
+        log.show(Event(Name.TICKET_HELD, "fix", 4, 1))
+        log.warn("lease.not_renewed")
+        fail("x")
+
+    told = lines(say)
+    assert [line[:3] for line in told] == ["<6>", "<4>", "<4>", "<3>"]
+    assert [json.loads(line[3:])["level"] for line in told] == ["info", "warning", "warning", "error"]
+
+
+def test_a_terminal_gets_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal an event is text with its values, without a priority even when the journal is near."""
+    monkeypatch.setenv("JOURNAL_STREAM", "8:12345")
+    seen = on_a_terminal(lambda: log.show(EVENT))
+    assert "run.ended" in seen
+    assert "cost_microusd" in seen
+    assert "<6>" not in seen
+    assert "{" not in seen
+
+
+def test_a_terminal_obeys_nothing_of_a_value() -> None:
+    """A control character in a value reaches a terminal as text."""
+    seen = on_a_terminal(lambda: log.warn("agent.said", text="\x1b]0;owned\x07", word="\x9b2J\u202e"))
+    assert "\x1b]0;owned" not in seen
+    assert not {"\x07", "\x9b", "\u202e"} & set(seen)
+    assert "owned" in seen
+
+
+@pytest.mark.parametrize("where", [lambda say, secret: "\n".join(lines(say, secret)), on_a_terminal])
+def test_a_secret_is_nowhere(where: Callable[..., str]) -> None:
+    """A known secret is taken out of values, nested ones and unknown kinds too, of keys, tracebacks and variables."""
+
+    def say() -> None:
+        log.warn("a", plain=SECRET, nested={"deep": [{SECRET: (f"Bearer {SECRET}",)}]}, opaque=Opaque(SECRET))
+        log.show(Event(Name.CHECK_FAILED, "fix", 1, 1, None, {"command": f"curl -u {SECRET}", "all": [SECRET]}))
+        fail(SECRET)
+
+    told = where(say, SECRET)
+    assert SECRET not in told
+    assert told.count(MARK) >= 7
+    assert "ValueError: cannot do" in told
+    assert "Traceback (most recent call last)" in told
+
+
+def test_a_defect_is_one_line_with_its_traceback() -> None:
+    """A defect is an error in one line that has the exception and where it was raised."""
+    (line,) = lines(lambda: fail("x"))
+    told = json.loads(line)
+    assert (told["event"], told["level"], told["ticket"]) == ("claim.failed", "error", "fix")
+    assert told["exception"].endswith("ValueError: cannot do x")
+    assert Path(__file__).name in told["exception"]
+
+
+def test_standard_error_is_the_default(capsys: pytest.CaptureFixture[str]) -> None:
+    """Unless told otherwise the log goes to standard error and leaves standard output to the commands."""
+    log.configure(Redactor.of([]))
+    log.show(EVENT)
+    seen = capsys.readouterr()
+    assert seen.out == ""
+    assert json.loads(seen.err)["event"] == "run.ended"
+    log.configure(Redactor.of([]), sys.__stderr__)
