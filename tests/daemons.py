@@ -353,13 +353,30 @@ class Site:
         """Return what happened to a ticket so far."""
         return [event.name for event in self.log(ticket)]
 
+    def wait(self, condition: Callable[[], T], what: str) -> T:
+        """Return what `condition` returns as soon as that is true.
+
+        Raises:
+            TimeoutError: It did not become so in time, or the daemon ended before.
+        """
+
+        def met() -> T:
+            daemon = self._daemons[-1]
+            running = daemon.is_running()
+            value = condition()
+            if not value and not running:
+                raise TimeoutError(f"the daemon ended ({daemon.ends()}) before {what}:\n{daemon.said()}")
+            return value
+
+        return until(met, what)
+
     def wait_for(self, name: Name, ticket: str, *, times: int = 1) -> None:
         """Wait until an event is in a ticket's log so many times."""
-        until(lambda: self.names(ticket).count(name) >= times, f"{name} of {ticket}, {times} times")
+        self.wait(lambda: self.names(ticket).count(name) >= times, f"{name} of {ticket}, {times} times")
 
     def waits_in_tool(self, ticket: str, mark: str) -> None:
         """Wait until the agent's shell has made the file `mark` in its worktree."""
-        until((self.worktree(ticket) / mark).exists, f"{mark} of {ticket}")
+        self.wait((self.worktree(ticket) / mark).exists, f"{mark} of {ticket}")
 
     def worktree(self, ticket: str) -> Path:
         """Return where a ticket's worktree is."""
@@ -371,7 +388,7 @@ class Site:
 
     def cli(self, ticket: str) -> Found:
         """Return the CLI of a ticket, waiting for it."""
-        return until(lambda: [each for each in self.processes(ticket) if each.is_cli], f"a CLI of {ticket}")[0]
+        return self.wait(lambda: [each for each in self.processes(ticket) if each.is_cli], f"a CLI of {ticket}")[0]
 
     @property
     def _looks(self) -> Path:
@@ -386,6 +403,11 @@ class Site:
     def calls(self) -> list[Served]:
         """What the model was asked."""
         return self.server.served
+
+    @staticmethod
+    def run_git(directory: Path, *arguments: str) -> str:
+        """Return what git says in a directory."""
+        return _git(directory, *arguments)
 
     def git(self, *arguments: str) -> str:
         """Return what git says in the repository."""
@@ -437,7 +459,7 @@ def wait_until_gone(found: Sequence[Found], *, within_s: float) -> None:
 
 
 def _environment() -> dict[str, str]:
-    return os.environ | {"ANTHROPIC_API_KEY": "offline"}
+    return os.environ | {"ANTHROPIC_API_KEY": "offline", "PYTHONPATH": str(_PROJECT)}
 
 
 def _git(directory: Path, *arguments: str) -> str:

@@ -64,7 +64,7 @@ def test_killed_in_a_response_the_money_is_marked(site: Site) -> None:
     site.plays(bash("echo one > one.txt"), Reply((Text("I think"),), hang=True), bash("echo two > two.txt"), say("Ok."))
     site.add("t")
     daemon = site.start()
-    site.server.wait_until(lambda served: len(served) == 2 and served[1].status == 200, 45)
+    site.wait(lambda: len(site.calls) == 2 and site.calls[1].status == 200, "the second response to begin")
     left = site.processes("t")
     daemon.kill()
     wait_until_gone(left, within_s=10)
