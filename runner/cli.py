@@ -240,7 +240,7 @@ def diff(ticket: TicketArgument, config: ConfigOption = None) -> None:
     if row.base_sha is None:
         raise RunnerError(f"ticket {ticket} has no worktree yet")
     patch = repository_of(loaded).diff(ticket, row.base_sha, limit_bytes=_DIFF_BYTES)
-    typer.echo(render.harmless(patch) if sys.stdout.isatty() else patch, nl=False)
+    sys.stdout.write(render.harmless(patch) if sys.stdout.isatty() else patch)  # echo would take escapes out of a patch
 
 
 @app.command()

@@ -17,16 +17,18 @@ from runner import log
 from runner.agent import cli_environment
 from runner.children import base_environment, write_launcher
 from runner.config import Config, credential
-from runner.errors import ConfigError, Exit
+from runner.errors import ConfigError, Exit, RunnerError
 from runner.events import Event
 from runner.home import Home
 from runner.parts import Parts
+from runner.performers import performers, secrets_of
 from runner.redact import Redactor
 from runner.reports import Told
 from runner.store import Store
 from runner.supervisor import Supervisor
 from runner.worktree import Repository
 from tickets.folder import Folder
+from tickets.source import Source
 from tickets.ticket import State
 
 
@@ -49,23 +51,29 @@ def serve(
         ConfigError: Something about the configuration or the machine has to be changed.
         Locked: Another daemon holds the state directory.
     """
-    with parts_of(config, on_event=on_event, environ=environ) as parts:
-        return anyio.run(
-            Supervisor(parts, Folder(config.queue_directory), _told(config), once=once).serve, backend="asyncio"
-        )
+    source = Folder(config.queue_directory)
+    with parts_of(config, source, on_event=on_event, environ=environ) as parts:
+        supervisor = Supervisor(parts, source, _told(config), once=once)
+        try:
+            return anyio.run(supervisor.serve, backend="asyncio")
+        except BaseExceptionGroup as group:
+            if len(group.exceptions) == 1 and isinstance(group.exceptions[0], RunnerError):
+                raise group.exceptions[0] from group
+            raise
 
 
 @contextmanager
 def parts_of(
-    config: Config, *, on_event: Callable[[Event], None] | None, environ: Mapping[str, str]
+    config: Config, source: Source, *, on_event: Callable[[Event], None] | None, environ: Mapping[str, str]
 ) -> Iterator[Parts]:
     """Hold the home and give the parts of its daemon."""
     key = credential(config, environ)
     home = Home.of(config)
     home.prepare(config.repository_path)
     cli = cli_of(config)
-    redactor = Redactor.of([key.value, *git_secrets(config, environ)])
+    redactor = Redactor.of([key.value, *git_secrets(config, environ), *secrets_of(config, environ)])
     log.configure(redactor)
+    commands = _for_commands(config, home, environ)
     with home.lock():
         store = Store.open(config.database_url, on_event=on_event)
         try:
@@ -77,9 +85,17 @@ def parts_of(
                 redactor=redactor,
                 launcher=write_launcher(home.path),
                 cli=cli,
-                performers={},
+                performers=performers(
+                    config,
+                    source=source,
+                    store=store,
+                    home=home,
+                    redactor=redactor,
+                    environment=commands,
+                    environ=environ,
+                ),
                 cli_environment=_for_the_cli(config, home, environ) | {key.variable: key.value},
-                command_environment=_for_commands(config, home, environ),
+                command_environment=commands,
             )
         finally:
             store.close()

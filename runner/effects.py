@@ -89,12 +89,25 @@ class Ledger:
     """The effects of one daemon, each performed in a task that outlives the run that wanted it."""
 
     def __init__(
-        self, store: Store, *, home: str, epoch: int, performers: Mapping[str, Performer], limit: int, tasks: TaskGroup
+        self,
+        store: Store,
+        *,
+        home: str,
+        epoch: int,
+        performers: Mapping[str, Performer],
+        limit: int,
+        tasks: TaskGroup,
+        on_settled: Callable[[str], None],
     ) -> None:
         self._store, self._home, self._epoch = store, home, epoch
-        self._performers, self._limit, self._tasks = performers, limit, tasks
+        self._performers, self._limit, self._tasks, self._on_settled = performers, limit, tasks, on_settled
         self._under_way: dict[str, anyio.Event] = {}
         self._leaving = anyio.Event()
+
+    @property
+    def is_busy(self) -> bool:
+        """Something is under way."""
+        return bool(self._under_way)
 
     def leave(self) -> None:
         """Wait no longer for what earlier daemons left to become old enough; calls of ours end as they do."""
@@ -161,6 +174,7 @@ class Ledger:
             pass
         finally:
             self._under_way.pop(row.key).set()
+            self._on_settled(row.ticket)
 
     async def _perform(self, performer: Performer, row: EffectRow, *, perhaps_before: bool = False) -> None:
         """Do it; `perhaps_before`: an earlier call may have arrived, at a target that honours keys."""

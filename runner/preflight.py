@@ -9,6 +9,7 @@ from runner import daemon
 from runner.config import Config, credential
 from runner.errors import RunnerError
 from runner.home import Home, Locked
+from runner.performers import secrets_of
 from runner.store import Store
 
 _VERSION_S = 30.0
@@ -28,6 +29,7 @@ def check(config: Config, environ: Mapping[str, str] = os.environ) -> Iterator[F
     looks: dict[str, Callable[[], str]] = {
         "state directory": lambda: _home(config),
         "credential": lambda: credential(config, environ).found,
+        "effects": lambda: _effects(config, environ),
         "claude code": lambda: _cli(config),
         "database": lambda: _database(config),
         "repository": lambda: _repository(config, environ),
@@ -44,6 +46,11 @@ def _home(config: Config) -> str:
     home.prepare(config.repository_path)
     holder = home.holder()
     return str(home.path) if holder is None else f"{home.path}, held by the daemon with pid {holder or 'unknown'}"
+
+
+def _effects(config: Config, environ: Mapping[str, str]) -> str:
+    secrets_of(config, environ)
+    return ", ".join(config.effects) or "none configured"
 
 
 def _cli(config: Config) -> str:

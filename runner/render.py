@@ -35,7 +35,7 @@ def to_json(value: object) -> str:
 def overview(view: Overview, console: Console) -> None:
     """Print one row per ticket, and what concerns them all."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("ticket", "state", "why", "session", "gen", "runs", "turns", "cost", "branch", "age"):
+    for name in ("ticket", "state", "why", "session", "gen", "runs", "turns", "cost", "effects", "branch", "age"):
         table.add_column(name, overflow="fold", no_wrap=name in {"state", "session", "cost", "age"})
     for line in view.lines:
         table.add_row(*_cells(line, view))
@@ -81,6 +81,13 @@ def details(view: Details, console: Console) -> None:
     if view.runs:
         console.print("\nruns", style="bold")
         console.print(_runs(view.runs))
+    if view.questions:
+        console.print("\nquestions", style="bold")
+    for question in view.questions:
+        console.print(shown(f"  {question.text}\n    -> {question.answer or '(no answer yet)'}"))
+    if view.effects:
+        console.print("\neffects", style="bold")
+        effects(view.effects, console)
     console.print("\nlast events", style="bold")
     events(view.events, console)
 
@@ -135,6 +142,7 @@ def _cells(line: Line, view: Overview) -> tuple[Text, ...]:
         shown(_counted(sums)),
         shown(str(sums.turns)),
         shown(dollars(sums.cost_microusd, estimated=estimated, cut=sums.cut)),
+        shown(", ".join(f"{count} {state}" for state, count in sorted(line.effects.items()))),
         shown(line.branch or ""),
         shown(_age(view.now_us - line.taken_at_us)),
     )

@@ -48,7 +48,7 @@ def save(tx: Tx, ticket_id: str, report: Report, told: Told) -> Ticket:
 def _want(tx: Tx, row: tickets.Row, kind: str, payload: dict[str, Value]) -> None:
     """Want one effect of ours per claim; a claim ends once, so its token is in the key and no agent can use it."""
     ticket = row.ticket
-    operation = f"report {ticket.token} {kind}"
+    operation = f"report.{ticket.token}.{kind}"
     key = effect_key(row.source, ticket.id, ticket.round, operation)
     effects.want(tx, Wish(key, ticket.id, ticket.round, operation, kind, payload), limit=None)
 

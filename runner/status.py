@@ -8,8 +8,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from runner.store import Rx, log, overview, queue, runs, sessions, tickets
+from runner.store import Rx, effects, log, overview, questions, queue, runs, sessions, tickets
+from runner.store.effects import EffectRow
 from runner.store.overview import Line
+from runner.store.questions import Question
 from runner.store.queue import Pause
 from runner.store.runs import RunRow
 from runner.store.sessions import SessionRow
@@ -45,6 +47,8 @@ class Details:
     spent_microusd: int
     sessions: list[SessionRow]
     runs: list[RunRow]
+    effects: list[EffectRow]
+    questions: list[Question]
     events: list[log.Entry]
 
 
@@ -81,6 +85,8 @@ def look_at(rx: Rx, ticket: str) -> Details:
         runs.spent(rx, ticket),
         sessions.sessions_of(rx, ticket),
         runs.runs_of(rx, ticket),
+        effects.effects(rx, ticket=ticket),
+        questions.questions_of(rx, ticket),
         log.latest(rx, ticket, limit=_LAST_EVENTS),
     )
 

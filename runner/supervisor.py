@@ -24,6 +24,7 @@ from runner.claim import Report
 from runner.commands import Command
 from runner.effects import Ledger
 from runner.errors import Exit
+from runner.mirror import Mirror
 from runner.outcome import Outcome, StoppedBy, follow
 from runner.parts import Parts, reap
 from runner.reports import Told
@@ -58,14 +59,17 @@ class Supervisor:
     over: anyio.Event = field(default_factory=anyio.Event)
     """Ends the watch of the queue folder: its thread looks at this often, and heeds a cancellation after 5 s."""
     refused: dict[str, Refused] = field(default_factory=dict)
-    unmirrored: dict[str, State] = field(default_factory=dict)
+    mirror: Mirror = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.mirror = Mirror(self.parts.store, self.source)
 
     async def serve(self) -> Exit:
         """Work until told to stop; with `once` until nothing is ready."""
+        await self._begin()
         async with anyio.create_task_group() as around:
             ladder = Ladder(self._drain, self._interrupt, self.parts.config.clocks.drain_s)
             await around.start(ladder.obey)
-            await self._begin()
             around.start_soon(self._watch)
             await around.start(control.listen, self.parts.home, self._perform)
             async with anyio.create_task_group() as effects_under_way:
@@ -88,8 +92,7 @@ class Supervisor:
                 sweep.start_soon(reap, self.parts, ticket)
         await account(self.parts)
         await self.parts.store.write(_orphan_all, home, self.epoch)
-        for row in await self.parts.store.write(tickets.all_rows):
-            self.unmirrored[row.ticket.id] = row.ticket.state
+        self.mirror.changed(*await self.parts.store.write(tickets.states))
         await run_sync(self.parts.repository.prepare)
 
     def _ledger(self, tasks: TaskGroup) -> Ledger:
@@ -99,9 +102,15 @@ class Supervisor:
             home=str(parts.home.path),
             epoch=self.epoch,
             performers=parts.performers,
-            limit=getattr(parts.config.limits, "effects", 20),
+            limit=parts.config.limits.effects,
             tasks=tasks,
+            on_settled=self._changed,
         )
+
+    def _changed(self, ticket: str) -> None:
+        """Look again at a ticket whose state may have changed outside of a claim."""
+        self.mirror.changed(ticket)
+        self.wake.set()
 
     async def _loop(self, claims: TaskGroup, ledger: Ledger) -> None:
         while True:
@@ -118,7 +127,7 @@ class Supervisor:
 
     async def _turn(self, claims: TaskGroup, ledger: Ledger) -> float | None:
         """Take in and start what can be; return how long to sleep at most, None when the work is over."""
-        await self._mirror()
+        await self.mirror.converge()
         await ledger.perform_due()
         ripens_in_s = None if self.draining else await self._take_in()
         while not self.draining and len(self.stops) < self.parts.config.concurrency:
@@ -127,7 +136,9 @@ class Supervisor:
                 break
             self.stops[row.ticket.id] = stop = Stop()
             claims.start_soon(self._occupy, ledger, row, stop)
-        if not self.stops and (self.draining or (self.once and ripens_in_s is None)):
+        if self.draining and not self.stops:
+            return None
+        if self.once and ripens_in_s is None and not (self.stops or ledger.is_busy or self.mirror.is_behind):
             return None
         return min(await self._until_due_s(), ripens_in_s if ripens_in_s is not None else self.parts.config.poll_s)
 
@@ -199,7 +210,8 @@ class Supervisor:
                 log.warn("claim.lost", ticket=row.ticket.id, error=str(error))
                 return
             else:
-                self.outcomes[ticket.id] = self.unmirrored[ticket.id] = ticket.state
+                self.outcomes[ticket.id] = ticket.state
+                self.mirror.changed(ticket.id)
                 return
 
     async def _beat(self, row: Row, stop: Stop) -> None:
@@ -220,25 +232,12 @@ class Supervisor:
                 stop.set(StoppedBy.OPERATOR)
         stop.set(StoppedBy.LOST)
 
-    async def _mirror(self) -> None:
-        """Show in the source what became of tickets; what does not work now is done at a later turn."""
-        for ticket, state in list(self.unmirrored.items()):
-            try:
-                await run_sync(self.source.mirror, ticket, state)
-            except OSError as error:
-                log.warn("source.not_mirrored", ticket=ticket, state=state, error=str(error))
-            else:
-                if self.unmirrored.get(ticket) is state:
-                    del self.unmirrored[ticket]
-
     async def _perform(self, command: Command) -> str:
         """Carry out a command that came through the socket."""
         reply = await self.parts.store.write(commands.perform, command)
         if reply.stop and command.ticket in self.stops:
             self.stops[command.ticket].set(StoppedBy.OPERATOR)
-        if ticket := command.ticket or reply.ticket:
-            self.unmirrored[ticket] = (await self.parts.store.write(tickets.get, ticket)).ticket.state
-        self.wake.set()
+        self._changed(command.ticket or reply.ticket)
         return reply.text
 
     async def _watch(self) -> None:
@@ -266,6 +265,8 @@ class Supervisor:
             return Exit.OK
         if State.HELD in self.outcomes.values():
             return Exit.TICKET_HELD
+        if State.READY in self.outcomes.values():
+            return Exit.FAILED
         return Exit.OK if self.outcomes else Exit.NOTHING_TO_DO
 
 

@@ -87,7 +87,7 @@ class _Desk:
         self, kind: str, operation: str, payload: Mapping[str, Value], *, needs_approval: bool = False
     ) -> Answer:
         ticket = self._row.ticket
-        named = kind if operation == kind else f"{kind}:{operation}"
+        named = kind if operation == kind else f"{kind}.{operation}"
         wish = Wish(
             key=effect_key(self._row.source, ticket.id, ticket.round, named),
             ticket=ticket.id,

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, Select, case, func, select, true
+from sqlalchemy import ColumnElement, Select, and_, case, func, select, true
 
 from runner.budget import CostKind
 from runner.events import Name
@@ -148,10 +148,14 @@ def _sums(rx: Rx, chosen: Select[tuple[str]]) -> dict[str, Sums]:
 
 
 def _effects(rx: Rx, chosen: Select[tuple[str]]) -> dict[str, dict[str, int]]:
-    query = select(_f.ticket, _f.state, func.count()).where(_f.ticket.in_(chosen)).group_by(_f.ticket, _f.state)
+    """Count effects by state; what waits for a person has words of its own."""
+    unknown = and_(_f.state == "claimed", _f.outcome.is_not(None))
+    unapproved = and_(_f.state == "wanted", _f.needs_approval, _f.approved_by.is_(None))
+    state = case((unknown, "unknown"), (unapproved, "approval"), else_=_f.state)
+    query = select(_f.ticket, state, func.count()).where(_f.ticket.in_(chosen)).group_by(_f.ticket, state)
     counts: dict[str, dict[str, int]] = defaultdict(dict)
-    for ticket, state, count in rx.connection.execute(query):
-        counts[ticket][state] = count
+    for ticket, name, count in rx.connection.execute(query):
+        counts[ticket][name] = count
     return counts
 
 

@@ -115,6 +115,14 @@ def all_rows(rx: Rx, *, states: Collection[State] | None = None, since_us: int |
     return [_row(found) for found in rx.connection.execute(query).mappings()]
 
 
+def states(rx: Rx, ids: Collection[str] | None = None) -> dict[str, State]:
+    """Return the states of the tickets `ids`, or of all."""
+    query = select(_t.id, _t.state)
+    if ids is not None:
+        query = query.where(_t.id.in_(ids))
+    return {found.id: State(found.state) for found in rx.connection.execute(query)}
+
+
 def apply(tx: Tx, ticket_id: str, fact: Fact) -> Ticket:
     """Save a ticket as `fact` leaves it, and the fact; a ticket that stops running has no owner.
 
