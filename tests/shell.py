@@ -74,8 +74,9 @@ class Shell:
         place.store.close()
 
     def files(self) -> dict[str, bytes]:
-        """Return every file of the queue, by its path in it."""
-        return {str(path.relative_to(self.queue)): path.read_bytes() for path in self.queue.rglob("*.md")}
+        """Return every ticket's file in the queue, by its path in it."""
+        paths = (path for path in self.queue.rglob("*.md") if "comments" not in path.relative_to(self.queue).parts)
+        return {str(path.relative_to(self.queue)): path.read_bytes() for path in paths}
 
     def __call__(self, *words: str | Path, where: Path | None = None) -> Ended:
         """Run a command here."""
@@ -118,7 +119,7 @@ def commit(repository: Path, message: str) -> str:
 
 def text_stream() -> io.TextIOWrapper:
     """Return a stream as standard output is one, kept in memory."""
-    return io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
+    return io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="", write_through=True)
 
 
 def read_back(stream: io.TextIOWrapper) -> str:

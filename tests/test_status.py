@@ -1,0 +1,305 @@
+"""What an operator sees: the table, one ticket, the log and the patch, as text and JSON, and nothing harmful."""
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection, event
+
+from runner import daemon
+from runner.budget import Cost, CostKind
+from runner.events import Name
+from runner.outcome import Outcome
+from runner.status import look, look_at, why
+from runner.store import Rx, queue, runs, tickets
+from runner.store.queue import Pause
+from tests.shell import PROGRAM, Shell
+from tests.stores import SECOND, Place
+from tickets.source import Refused
+from tickets.ticket import Cancelled, Finished, Held, Reason, Spec, State, Stop, Ticket
+
+EVIL = "\x1b[31m\x1b]0;owned\x07\x9b2J\r\b\u202e[red]loud[/red] [link=file:///etc]x[/] :skull: {0} %s"
+OBEYED = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+SLOW_TO_IMPORT = {"alembic", "anthropic", "claude_agent_sdk", "git", "mcp", "starlette", "uvicorn", "watchfiles"}
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    """Return a command line over an empty queue."""
+    return Shell(tmp_path)
+
+
+@pytest.fixture
+def place(shell: Shell) -> Iterator[Place]:
+    """Return the queue's database, open as a daemon has it."""
+    place = shell.database()
+    yield place
+    place.store.close()
+
+
+def finish(place: Place, ticket: str) -> None:
+    """Let a ticket be claimed, run once for 1.5 cents and done."""
+    row = place.claim()
+    assert row is not None
+    assert row.ticket.id == ticket
+    run = place.run(ticket)
+    place.store.transact(runs.end_run, run, outcome=Outcome.FINISHED, cost=Cost(15_000, CostKind.MEASURED))
+    place.store.transact(tickets.apply, ticket, Finished(row.ticket.token))
+
+
+def shown(shell: Shell, *words: str) -> list[str]:
+    """Return the ids that `status` shows."""
+    ended = shell("status", "--json", *words)
+    assert (ended.code, ended.err) == (0, "")
+    return [line["ticket"]["id"] for line in json.loads(ended.out)["lines"]]
+
+
+def test_the_table_has_a_row_per_open_ticket(shell: Shell, place: Place) -> None:
+    """Open tickets have a row each with state and reason; those that are over come with `--done` only."""
+    place.take("a", "b", "c", "d")
+    finish(place, "a")
+    place.store.transact(tickets.apply, "b", Cancelled())
+    place.claim()
+    place.store.transact(tickets.apply, "c", Held(1, Reason.CHECKS, "`make test`: exit code 2\nlong output"))
+    assert shown(shell) == ["c", "d"]
+    assert shown(shell, "--done") == ["a", "b", "c", "d"]
+    rows = {line.split()[0]: line for line in shell("status", "--done").out.splitlines() if line}
+    assert "checks: `make test`: exit code 2" in rows["c"]
+    assert "long output" not in rows["c"]
+    assert re.search(r"^a +done +a-sessio +1 +1 +0 +\$0\.0150 ", rows["a"])
+    assert rows["b"].split()[:2] == ["b", "cancelled"]
+
+
+def test_the_end_of_the_table_is_about_all(shell: Shell, place: Place) -> None:
+    """A pause, who made it, and what cannot become a ticket are told below the table."""
+    refused = Refused("x.md:3", "unknown key `buget_usd`", "f")
+    place.store.transact(queue.refuse, [refused])
+    place.store.transact(queue.pause, reason="key", note="the key was refused", by="fix")
+    told = shell("status").out
+    assert "no tickets" in told
+    assert "paused by fix: the key was refused" in told
+    assert "`ticket-runner resume` lets the queue go on" in told
+    assert "not taken: x.md:3: unknown key `buget_usd`" in told
+
+
+@pytest.mark.parametrize(
+    ("since", "ids"),
+    [
+        ("1970-01-01", ["old", "new"]),
+        ("1970-01-01T00:16:41", ["new"]),
+        ("1970-01-01T01:16:41+01:00", ["new"]),
+        ("1970-01-01T00:16:42Z", []),
+        ("30m", []),
+        ("1000000h", ["old", "new"]),
+    ],
+)
+def test_since_shows_what_changed(shell: Shell, place: Place, since: str, ids: list[str]) -> None:
+    """`--since` takes a time, UTC unless it has a zone, or an age, and shows what changed then or later."""
+    place.take("old", "new")
+    assert shown(shell, "--since", since) == ids
+
+
+def test_since_means_the_last_change(shell: Shell, place: Place) -> None:
+    """A ticket that was taken in long ago and has just changed is shown."""
+    place.take("old", "new")
+    place.clock.now_us = time.time_ns() // 1000 - 60 * SECOND
+    place.store.transact(tickets.apply, "old", Cancelled())
+    assert shown(shell, "--done", "--since", "2m") == ["old"]
+
+
+def test_json_keeps_its_keys(shell: Shell, place: Place) -> None:
+    """What programs read of `status`, `show` and `events` stays there under its name; more may come."""
+    place.take("a")
+    finish(place, "a")
+    view = json.loads(shell("status", "--done", "--json").out)
+    assert view.keys() >= {"now_us", "lines", "pause", "refused", "spent_today_microusd", "reserved_microusd"}
+    (line,) = view["lines"]
+    assert line.keys() >= {"ticket", "title", "home", "branch", "base_sha", "taken_at_us", "changed_at_us", "sums"}
+    assert line.keys() >= {"session", "generation", "last_event", "last_event_at_us", "effects", "priority"}
+    ticket = {"id", "state", "reason", "note", "round", "token", "attempts", "not_before_us", "stop"}
+    assert line["ticket"].keys() >= ticket
+    assert (
+        line["sums"].items() >= {"runs": 1, "resumed": 0, "fallbacks": 0, "turns": 0, "cost_microusd": 15_000}.items()
+    )
+    details = json.loads(shell("show", "a", "--json").out)
+    assert details.keys() >= {"now_us", "row", "why", "spent_microusd", "sessions", "runs", "events"}
+    assert details["row"]["ticket"].keys() >= ticket
+    assert details["row"]["spec"].keys() >= {"id", "text", "title", "budget_microusd", "base", "model", "verify"}
+    (run,) = details["runs"]
+    assert run.keys() >= {"id", "session", "kind", "outcome", "cost", "turns", "started_at_us", "ended_at_us"}
+    assert run["cost"] == {"microusd": 15_000, "kind": "measured", "cut": False}
+    entry = json.loads(shell("events", "a", "--json").out.splitlines()[0])
+    assert entry.keys() >= {"id", "name", "ticket", "seq", "at_us", "run", "payload", "version"}
+    assert entry["name"] == "ticket.taken"
+
+
+def test_nothing_of_a_ticket_is_obeyed(shell: Shell, place: Place) -> None:
+    """Control characters, markup and line breaks of texts, titles, notes and payloads are shown and not obeyed."""
+    spec = Spec("fix", f"first {EVIL}\nsecond {EVIL}\n", title=f"title {EVIL}", base=f"base{EVIL}")
+    place.store.transact(tickets.take_in, "folder", spec)
+    place.claim()
+    place.store.transact(tickets.apply, "fix", Held(1, Reason.CHECKS, f"note {EVIL}\n     9  forged"))
+    place.store.transact(lambda tx: tx.log("fix", Name.TOOL_STARTED, {"tool": f"\ud800{EVIL}\n     9  forged"}))
+    place.store.transact(queue.refuse, [Refused("x.md", f"refused {EVIL}", "f")])
+    for words in (["status"], ["show", "fix"], ["events"]):
+        for form in ([], ["--json"]):
+            ended = shell(*words, *form)
+            assert (ended.code, ended.err) == (0, "")
+            assert not OBEYED.search(ended.out), ended.out
+            assert "[red]loud[/red]" in ended.out
+            assert ":skull:" in ended.out
+            assert (
+                not any(line.lstrip().startswith("9  forged") for line in ended.out.splitlines()) or words[0] == "show"
+            )
+    assert json.loads(shell("show", "fix", "--json").out)["row"]["spec"]["text"] == spec.text
+
+
+def test_every_event_is_a_line_with_its_number(shell: Shell, place: Place) -> None:
+    """`events` prints one line each, all of them however many, and goes on after the number that it is given."""
+    place.take("a", "b")
+    place.store.transact(lambda tx: [tx.log("a", Name.TOOL_STARTED, {"n": n, "tool": "x\ny"}) for n in range(1500)])
+    lines = shell("events").out.splitlines()
+    numbers = [int(line.split()[0]) for line in lines]
+    assert len(lines) == 1503
+    assert numbers == sorted(set(numbers))
+    after = shell("events", "--since", str(numbers[-3])).out.splitlines()
+    assert after == lines[-2:]
+    assert shell("events", "--since", str(numbers[-1])).out == ""
+    of_one = shell("events", "b", "--json").out.splitlines()
+    assert [json.loads(line)["ticket"] for line in of_one] == ["b"]
+
+
+def test_show_has_sessions_runs_and_the_text(shell: Shell, place: Place) -> None:
+    """`show` has what was asked, what was spent, and each session and run."""
+    place.store.transact(tickets.take_in, "folder", Spec("fix", "Do this.\n", title="Fix it"))
+    finish(place, "fix")
+    told = shell("show", "fix").out
+    for part in ("fix  done", "Fix it", "$0.0150", "Do this.", "fix-session-1", "fix/1", "finished", "ticket.finished"):
+        assert part in told
+
+
+def test_a_ticket_without_a_worktree_has_no_patch(shell: Shell, place: Place) -> None:
+    """`diff` of a ticket that never ran says so."""
+    place.take("fix")
+    ended = shell("diff", "fix")
+    assert (ended.code, ended.err) == (1, "ticket-runner: ticket fix has no worktree yet\n")
+
+
+def test_diff_has_uncommitted_work_too(shell: Shell, place: Place) -> None:
+    """`diff` is a patch from the base of all there is, new files too; on a terminal none of it is obeyed."""
+    place.take("fix")
+    place.claim()
+    repository = daemon.repository_of(shell.config)
+    repository.prepare()
+    tree = repository.ensure("fix", None, base_sha=None)
+    place.store.transact(tickets.set_tree, "fix", 1, home=str(shell.state), branch=tree.branch, base_sha=tree.base_sha)
+    assert shell("diff", "fix").out == ""
+    (tree.path / "evil.txt").write_text(f"{EVIL}\n", newline="")
+    ended = shell("diff", "fix")
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out.startswith("diff --git a/evil.txt b/evil.txt\nnew file mode 100644\n")
+    assert ended.out.endswith(f"+{EVIL}\n")
+    seen = on_a_terminal(shell, "diff", "fix")
+    assert "[red]loud[/red]" in seen
+    assert "+++ b/evil.txt" in seen
+    assert not OBEYED.search(seen.replace("\r\n", "\n"))
+
+
+def on_a_terminal(shell: Shell, *words: str) -> str:
+    """Return what the installed program writes to a terminal."""
+    ours, theirs = pty.openpty()
+    seen = b""
+    with subprocess.Popen([PROGRAM, *words], stdout=theirs, cwd=shell.repository):
+        os.close(theirs)
+        try:
+            while part := os.read(ours, 65_536):
+                seen += part
+        except OSError:  # the other end is closed
+            pass
+    os.close(ours)
+    return seen.decode()
+
+
+def statements(place: Place) -> int:
+    """Return how many statements the table of all tickets takes, and one ticket's page."""
+    seen: list[str] = []
+
+    def counted(rx: Rx) -> None:
+        def note(connection: Connection, cursor: object, statement: str, *_: object) -> None:
+            del connection, cursor
+            seen.append(statement)
+
+        event.listen(rx.connection, "before_cursor_execute", note)
+        look(rx, states=[*State])
+        look_at(rx, "a")
+        event.remove(rx.connection, "before_cursor_execute", note)
+
+    place.store.read(counted)
+    return len(seen)
+
+
+def test_a_thousand_tickets_take_no_more_statements(place: Place) -> None:
+    """The table asks the database as often for a thousand tickets as for one."""
+    place.take("a")
+    for_one = statements(place)
+    place.store.transact(lambda tx: [tickets.take_in(tx, "folder", Spec(f"t{n}", "text")) for n in range(999)])
+    assert statements(place) == for_one
+
+
+@pytest.mark.parametrize("words", [["status"], ["events"], ["show", "a"], ["hold", "a"]])
+def test_looking_imports_neither_the_agent_nor_git(shell: Shell, words: list[str]) -> None:
+    """What takes long to import is not imported by a command that only reads or steers."""
+    shell.know("a")
+    ended = subprocess.run(
+        [sys.executable, "-X", "importtime", PROGRAM, *words],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=shell.repository,
+    )
+    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in ended.stderr.splitlines()}
+    assert {"runner", "sqlalchemy"} <= imported
+    assert not imported & SLOW_TO_IMPORT
+
+
+def test_a_terminal_that_is_not_utf8_gets_its_table(shell: Shell) -> None:
+    """What the terminal's encoding does not have is shown escaped, and the command goes on."""
+    place = shell.database()
+    place.store.transact(tickets.take_in, "folder", Spec("fix", "caf\u00e9\n", title="\u65e5\u672c"))
+    place.store.close()
+    ended = shell.process("show", "fix", environ={"PYTHONIOENCODING": "ascii"})
+    assert (ended.code, ended.err) == (0, "")
+    assert "caf\\xe9" in ended.out
+
+
+PAUSED = Pause("operator", "", "me", 1, None)
+READY = Ticket("a", not_before_us=10 * SECOND, note="weather: overloaded")
+
+
+@pytest.mark.parametrize(
+    ("ticket", "pause", "said"),
+    [
+        (Ticket("a"), None, ""),
+        (READY, None, "waits until 1970-01-01T00:00:10Z: weather: overloaded"),
+        (replace(READY, note=""), None, "waits until 1970-01-01T00:00:10Z"),
+        (replace(READY, not_before_us=0), None, "weather: overloaded"),
+        (READY, PAUSED, "the queue is paused"),
+        (Ticket("a", State.RUNNING), PAUSED, ""),
+        (Ticket("a", State.RUNNING, stop=Stop.CANCEL), None, "asked to stop (cancel)"),
+        (Ticket("a", State.HELD, Reason.BUDGET), PAUSED, "budget"),
+        (Ticket("a", State.HELD, Reason.CHECKS, "make"), None, "checks: make"),
+        (Ticket("a", State.DONE), PAUSED, ""),
+        (Ticket("a", State.CANCELLED), None, ""),
+    ],
+)
+def test_why_a_ticket_is_where_it_is(ticket: Ticket, pause: Pause | None, said: str) -> None:
+    """Each state says why it is not over, and what it waits for."""
+    assert why(ticket, now_us=5 * SECOND, pause=pause) == said
