@@ -12,19 +12,21 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from sqlalchemy import Connection, event
 
 from runner import daemon
 from runner.budget import Cost, CostKind
 from runner.events import Name
 from runner.outcome import Outcome
-from runner.status import look, look_at, why
+from runner.render import overview
+from runner.status import Overview, look, look_at, why
 from runner.store import Rx, queue, runs, tickets
 from runner.store.queue import Pause
-from tests.shell import PROGRAM, Shell
+from tests.shell import PROGRAM, Shell, read_back, text_stream
 from tests.stores import SECOND, Place
 from tickets.source import Refused
-from tickets.ticket import Cancelled, Finished, Held, Reason, Spec, State, Stop, Ticket
+from tickets.ticket import Cancelled, Finished, Held, Parked, Reason, Spec, State, Stop, Ticket
 
 EVIL = "\x1b[31m\x1b]0;owned\x07\x9b2J\r\b\u202e[red]loud[/red] [link=file:///etc]x[/] :skull: {0} %s"
 OBEYED = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -76,6 +78,30 @@ def test_the_table_has_a_row_per_open_ticket(shell: Shell, place: Place) -> None
     assert "long output" not in rows["c"]
     assert re.search(r"^a +done +a-sessio +1 +1 +0 +\$0\.0150 ", rows["a"])
     assert rows["b"].split()[:2] == ["b", "cancelled"]
+
+
+def test_a_long_reason_is_folded_on_a_terminal_only(place: Place) -> None:
+    """On a terminal a reason goes on below itself, within the width; in a pipe each ticket has one line."""
+    reason = " ".join(f"word{number}" for number in range(40))
+    place.take("a", "b")
+    place.store.transact(tickets.apply, "a", Parked(Reason.WORKTREE, reason))
+    view = place.store.read(look, states=[*State])
+    on_terminal, in_pipe = (drawn(view, is_terminal) for is_terminal in (True, False))
+    assert max(map(len, on_terminal)) <= 120
+    assert [line.split()[0] for line in on_terminal[:2]] == ["ticket", "a"]
+    column = on_terminal[0].index("why")
+    assert " ".join(line[column:].partition("  ")[0].strip() for line in on_terminal[1:-3]).startswith(
+        f"worktree: {reason}"
+    )
+    assert [line.split()[0] for line in in_pipe[:3]] == ["ticket", "a", "b"]
+    assert f"worktree: {reason}  " in in_pipe[1]
+
+
+def drawn(view: Overview, is_terminal: bool) -> list[str]:
+    """Return the lines of the table as they are drawn, without colours."""
+    stream = text_stream()
+    overview(view, Console(file=stream, force_terminal=is_terminal, color_system=None, width=120, highlight=False))
+    return re.sub(r"\x1b\[[0-9;]*m", "", read_back(stream)).splitlines()
 
 
 def test_the_end_of_the_table_is_about_all(shell: Shell, place: Place) -> None:
