@@ -5,14 +5,14 @@ from pathlib import Path
 _DOCS = Path(__file__).parent.parent / "docs"
 
 
-def table(document: str) -> dict[str, dict[str, str]]:
-    """Return a document's first table: by the first column of a row, its other cells by their heads."""
+def table(document: str, head: str = "") -> dict[str, dict[str, str]]:
+    """Return a document's first table (of this head): by the first column of a row, its other cells by their heads."""
     lines = (_DOCS / document).read_text(encoding="utf-8").splitlines()
-    first = next(number for number, line in enumerate(lines) if line.startswith("|"))
+    first = next(number for number, line in enumerate(lines) if line.startswith(f"| {head}".rstrip()))
     rows = []
     for line in lines[first:]:
         if not line.startswith("|"):
             break
         rows.append([cell.strip() for cell in line.strip("|").split("|")])
-    head, _, *body = rows
-    return {row[0]: dict(zip(head[1:], row[1:], strict=True)) for row in body}
+    heads, _, *body = rows
+    return {row[0]: dict(zip(heads[1:], row[1:], strict=True)) for row in body}

@@ -1,0 +1,273 @@
+"""The ledger with a real store and real commands: each effect is done once, whoever is killed or frozen when."""
+
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from runner.events import Name
+from runner.processes import ProcessesRemain
+from runner.store import LostTicket, effects, tickets
+from runner.store.effects import EffectRow, EffectState, NotOpen, TooManyEffects, Verdict
+from tests.worlds import LIMIT, TICKET, World, ledger_of
+from tickets.ticket import Held, Reason, State
+
+pytestmark = pytest.mark.anyio
+
+KILL = "kill -KILL ${TICKET_RUNNER_COMMAND#* }"  # the daemon that runs the command
+SEND = 'echo "$IDEMPOTENCY_KEY" >> SENT'
+DEPLOY = f"""
+[effects.deploy]
+description = "Deploy it."
+command = '''
+test "$MOMENT" != before || {KILL}
+{SEND}
+test "$MOMENT" != after || {KILL}
+echo deployed
+'''
+"""
+LOOK_UP = """look_up = 'grep -xF "$IDEMPOTENCY_KEY" SENT'"""
+MOMENTS = {str(Name.EFFECT_CLAIMED): 0, "before": 1, "after": 1, "performed": 1}
+"""When the daemon is killed, and how often that was sent then."""
+EVERY_MOMENT = pytest.mark.parametrize(("moment", "sent"), MOMENTS.items())
+
+
+def world_of(tmp_path: Path, *lines: str) -> World:
+    """Return a world whose deploy has the given lines in its table."""
+    text = "\n".join([DEPLOY, *lines]).replace("SENT", str(tmp_path / "sent"))
+    return World(tmp_path, text)
+
+
+def hold(world: World) -> None:
+    """Hold the ticket for its effects."""
+    world.place.store.transact(tickets.apply, TICKET, Held(1, Reason.EFFECT, "unknown"))
+
+
+def state(world: World) -> State:
+    """Return the ticket's state."""
+    return world.place.store.read(tickets.get, TICKET).ticket.state
+
+
+@EVERY_MOMENT
+async def test_a_killed_effect_that_can_be_looked_up_is_done_once(tmp_path: Path, moment: str, sent: int) -> None:
+    """Killed at any moment of a deploy, the next daemon looks it up, and it has been done exactly once."""
+    world = world_of(tmp_path, LOOK_UP)
+    row = world.want("deploy")
+    world.killed_daemon(moment)
+    assert world.get(row.key).state is EffectState.CLAIMED
+    await world.restart()
+    done = world.get(row.key)
+    assert (done.state, done.outcome) == (EffectState.DONE, row.key if sent else "deployed")
+    assert world.sent == [row.key]
+
+
+@EVERY_MOMENT
+async def test_a_killed_effect_that_cannot_be_looked_up_is_never_repeated(
+    tmp_path: Path, moment: str, sent: int
+) -> None:
+    """Without a look-up nobody but a person repeats a deploy whose daemon was killed, and then it is sent once more."""
+    world = world_of(tmp_path)
+    row = world.want("deploy")
+    world.killed_daemon(moment)
+    for _ in range(2):
+        await world.restart()
+        assert world.get(row.key).is_unknown
+        assert world.sent == [row.key] * sent
+    world.place.store.transact(effects.decide, row.key, EffectState.WANTED, None, by="me")
+    await world.restart()
+    assert (world.get(row.key).state, world.get(row.key).attempts) == (EffectState.DONE, 2)
+    assert world.sent == [row.key] * (sent + 1)
+
+
+@EVERY_MOMENT
+async def test_a_killed_effect_at_an_idempotent_target_is_repeated_with_its_key(
+    tmp_path: Path, moment: str, sent: int
+) -> None:
+    """Killed at any moment, a deploy whose target honours keys is done again with the same key."""
+    world = world_of(tmp_path, "idempotent = true")
+    row = world.want("deploy")
+    world.killed_daemon(moment)
+    await world.restart()
+    assert world.get(row.key).state is EffectState.DONE
+    assert world.sent == [row.key] * (sent + 1)
+
+
+@pytest.mark.parametrize("decision", [EffectState.ABANDONED, EffectState.DONE])
+async def test_a_person_lets_a_ticket_go_on(tmp_path: Path, decision: EffectState) -> None:
+    """A ticket held for an unknown outcome goes on when a person says what became of it, and nothing is sent."""
+    world = world_of(tmp_path)
+    row = world.want("deploy")
+    hold(world)
+    world.killed_daemon(str(Name.EFFECT_CLAIMED))
+    await world.restart()
+    assert state(world) is State.HELD
+    world.place.store.transact(effects.decide, row.key, decision, "by hand", by="me")
+    assert (state(world), world.get(row.key).state) == (State.READY, decision)
+    await world.restart()
+    assert world.sent == []
+    with pytest.raises(NotOpen):
+        world.place.store.transact(effects.decide, row.key, EffectState.WANTED, None, by="me")
+
+
+def slow_world(tmp_path: Path) -> World:
+    """Return a world whose deploy waits for a word before it sends."""
+    os.mkfifo(tmp_path / "go")
+    world = world_of(tmp_path, LOOK_UP)
+    world.text = world.text.replace("\necho ", f"\nread word < {tmp_path}/go; echo ", 1)
+    return world
+
+
+async def say_go(tmp_path: Path) -> None:
+    """Let the deploy send."""
+    await anyio.Path(tmp_path, "go").write_text("go\n")
+
+
+async def test_a_command_goes_on_after_its_daemon_and_is_waited_for(tmp_path: Path) -> None:
+    """A deploy that outlives its daemon is neither looked up nor repeated before it has ended."""
+    world = slow_world(tmp_path)
+    row = world.want("deploy")
+    world.killed_daemon("before")
+    async with world.daemon() as ledger:
+        await ledger.settle_dead()
+        await say_go(tmp_path)
+    assert (world.get(row.key).state, world.sent) == (EffectState.DONE, [row.key])
+    assert world.get(row.key).attempts == 1
+
+
+async def test_a_daemon_that_leaves_waits_for_no_other_s_command(tmp_path: Path) -> None:
+    """A daemon that is told to leave while it waits for a dead one's command leaves both to the next."""
+    world = slow_world(tmp_path)
+    row = world.want("deploy")
+    world.killed_daemon("before")
+    async with world.daemon() as ledger:
+        await ledger.settle_dead()
+        ledger.leave()
+    assert (world.get(row.key).state, world.get(row.key).outcome, world.sent) == (EffectState.CLAIMED, None, [])
+    async with world.daemon() as ledger:
+        await ledger.settle_dead()
+        await say_go(tmp_path)
+    assert (world.get(row.key).state, world.sent) == (EffectState.DONE, [row.key])
+
+
+def test_a_thousand_claims_at_once_are_each_won_by_one(tmp_path: Path) -> None:
+    """Two processes that ask for a thousand effects, each at the same instant, send every one once."""
+    world = World(tmp_path)
+    wishes = [world.wish("race", f"race-{number}", number=str(number)) for number in range(1000)]
+    world.place.store.transact(lambda tx: [effects.want(tx, wish, limit=None) for wish in wishes])
+    (to_b, from_a), (to_a, from_b) = os.pipe(), os.pipe()
+    processes = [world.other_daemon("race", to_a, from_a), world.other_daemon("race", to_b, from_b)]
+    for descriptor in (to_a, to_b, from_a, from_b):
+        os.close(descriptor)
+    assert [process.wait() for process in processes] == [0, 0]
+    rows = world.place.store.read(effects.effects)
+    assert sorted(world.sent) == sorted(row.key for row in rows)
+    assert {row.state for row in rows} == {EffectState.DONE}
+    assert {row.outcome for row in rows} == {str(process.pid) for process in processes}
+
+
+async def test_a_frozen_owner_that_wakes_up_is_the_only_one(tmp_path: Path) -> None:
+    """An owner frozen between its claim and its call, past every lease, sends once when it wakes up."""
+    world = world_of(tmp_path, LOOK_UP, "idempotent = true")
+    row = world.want("deploy")
+    process = world.other_daemon("frozen")
+    _, status = await anyio.to_thread.run_sync(os.waitpid, process.pid, os.WUNTRACED)
+    assert os.WIFSTOPPED(status)
+    async with world.daemon("elsewhere:/home") as ledger:
+        await ledger.settle_dead()
+        await ledger.perform_due()
+        await ledger.settled(row.key)
+    assert (world.get(row.key).state, world.sent) == (EffectState.CLAIMED, [])
+    process.send_signal(signal.SIGCONT)
+    assert process.wait() == 0
+    assert (world.get(row.key).state, world.sent) == (EffectState.DONE, [row.key])
+
+
+async def test_an_effect_waits_for_approval(tmp_path: Path) -> None:
+    """An effect that needs a person's yes is not performed before it, and once after it."""
+    world = world_of(tmp_path)
+    async with world.daemon() as ledger:
+        row, verdict = await ledger.request(world.wish("deploy", approval=True), token=1)
+        assert (verdict, row.waits_for_approval) == (Verdict.NEW, True)
+    await world.restart()
+    assert world.sent == []
+    world.place.store.transact(effects.approve, row.key, by="me")
+    await world.restart()
+    await world.restart()
+    assert (world.get(row.key).state, world.sent) == (EffectState.DONE, [row.key])
+
+
+async def test_a_repeated_wish_gets_the_first_outcome(tmp_path: Path) -> None:
+    """The same key, and the same content under another name, get the first outcome; other content is refused."""
+    world = world_of(tmp_path)
+    async with world.daemon() as ledger:
+        first, verdict = await ledger.request(world.wish("deploy", version="1"), token=1)
+        assert (first.state, first.outcome, verdict) == (EffectState.DONE, "deployed", Verdict.NEW)
+        assert await ledger.request(world.wish("deploy", version="1"), token=1) == (first, Verdict.SAME)
+        assert await ledger.request(world.wish("deploy", "again", version="1"), token=1) == (first, Verdict.TWIN)
+        assert await ledger.request(world.wish("deploy", version="2"), token=1) == (first, Verdict.CONFLICT)
+    assert world.sent == [first.key]
+
+
+async def test_a_ticket_has_so_many_effects(tmp_path: Path) -> None:
+    """A ticket that has its number of effects gets no other, and asks for those that it has as before."""
+    world = world_of(tmp_path)
+    async with world.daemon() as ledger:
+        for number in range(LIMIT):
+            await ledger.request(world.wish("deploy", f"deploy-{number}", version=str(number)), token=1)
+        with pytest.raises(TooManyEffects, match=r"limits\.effects"):
+            await ledger.request(world.wish("deploy", "more", version="more"), token=1)
+        _, verdict = await ledger.request(world.wish("deploy", "deploy-0", version="0"), token=1)
+        assert verdict is Verdict.SAME
+    assert len(world.sent) == LIMIT
+
+
+async def test_a_claim_that_is_lost_wants_nothing(tmp_path: Path) -> None:
+    """A wish of a claim that is not the ticket's present one is refused, and nothing of it is saved."""
+    world = world_of(tmp_path)
+    async with world.daemon() as ledger:
+        with pytest.raises(LostTicket):
+            await ledger.request(world.wish("deploy"), token=2)
+    assert world.place.store.read(effects.effects) == []
+
+
+async def test_a_failed_effect_may_be_tried_again(tmp_path: Path) -> None:
+    """What provably did not happen is performed when it is asked for again, under the same key."""
+    flag = tmp_path / "flag"
+    world = world_of(tmp_path)
+    world.text = world.text.replace("\necho deployed", f"\ntest -e {flag} || exit 69\necho deployed")
+    async with world.daemon() as ledger:
+        row, _ = await ledger.request(world.wish("deploy"), token=1)
+        assert row.state is EffectState.FAILED
+        flag.touch()
+        row, verdict = await ledger.request(world.wish("deploy"), token=1)
+    assert (row.state, verdict, row.attempts) == (EffectState.DONE, Verdict.NEW, 2)
+
+
+async def test_a_try_that_failed_says_nothing_of_an_earlier_one(tmp_path: Path) -> None:
+    """A call that may have arrived stays unknown when its repetition provably did not."""
+    world = world_of(tmp_path, "idempotent = true")
+    tries = tmp_path / "tries"
+    world.text = world.text.replace("\necho deployed", f"\ntest -e {tries} && exit 69\ntouch {tries}; exit 1")
+    row = world.want("deploy")
+    await world.restart()
+    assert (world.get(row.key).is_unknown, world.get(row.key).attempts) == (True, 2)
+
+
+async def test_processes_that_do_not_end_are_a_person_s(tmp_path: Path) -> None:
+    """A dead daemon's command that cannot be ended leaves the effect unknown, and the daemon alive."""
+    world = world_of(tmp_path, "idempotent = true")
+    row = world.claimed("deploy")
+
+    async def await_end(_row: EffectRow) -> None:
+        raise ProcessesRemain(TICKET, (1,))
+
+    made = {"deploy": replace(world.performers()["deploy"], await_end=await_end)}
+    async with anyio.create_task_group() as tasks:
+        await ledger_of(world.place.store, world.place.start(), made, tasks).settle_dead()
+    assert world.get(row.key).is_unknown
+    assert "do not end" in (world.get(row.key).outcome or "")
+    assert world.sent == []
