@@ -3,6 +3,7 @@
 Knows transcripts and runs. Does not know what may be spent.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from anyio.to_thread import run_sync
@@ -16,26 +17,39 @@ from runner.store import runs
 from runner.store.runs import RunRow
 
 
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """What a run came to."""
+
+    cost: Cost
+    turns: int
+    """Responses of the model, those of subagents too."""
+
+
 async def account(parts: Parts, ticket: str | None = None) -> None:
     """End the runs of one ticket, or of all, that a dead daemon left open, with what their transcripts tell."""
     for run in await parts.store.write(runs.unended, ticket):
-        cost = await run_sync(cost_of, parts, parts.repository.path_of(run.ticket), run, None)
-        await parts.store.write(runs.end_run, run.id, outcome=Outcome.ORPHANED, cost=cost)
+        bill = await run_sync(bill_of, parts, parts.repository.path_of(run.ticket), run, None)
+        await parts.store.write(runs.end_run, run.id, outcome=Outcome.ORPHANED, cost=bill.cost, turns=bill.turns)
 
 
-def cost_of(parts: Parts, worktree: Path, run: RunRow, ending: Ending | None) -> Cost:
-    """Return what a run cost; `ending` is None when its daemon died before it."""
+def bill_of(parts: Parts, worktree: Path, run: RunRow, ending: Ending | None) -> Bill:
+    """Return what a run came to; `ending` is None when its daemon died before it."""
     after = transcript.read(transcript.path(parts.home.claude, worktree, run.session), since_bytes=run.transcript_bytes)
     result = None if ending is None else ending.result
+    total = None if result is None else result.total_cost_microusd
+    last_total = after.total_microusd if after.total_is_new else None
     spoke = run.confirmed or (ending is not None and ending.confirmed)
-    lost = spoke and after.state is Transcript.MISSING
-    return run_cost(
+    known = total is not None or last_total is not None
+    unpriced = known or (spoke and after.state is Transcript.MISSING)
+    cost = run_cost(
         carried=run.carried_microusd,
-        total=None if result is None else result.total_cost_microusd,
-        last_total=after.total_microusd if after.total_is_new else None,
-        priced=None if lost else transcript.price(after.usages),
+        total=total,
+        last_total=last_total,
+        priced=None if unpriced else transcript.price(after.usages),
         cut=after.cut and result is None,
     )
+    return Bill(cost, len(after.usages))
 
 
 def day_start_us(now_us: int) -> int:

@@ -5,6 +5,7 @@ after every crash.
 """
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from runner.claim import Report
@@ -25,13 +26,13 @@ class Told:
     """The states of which a person is notified."""
 
 
-def save(tx: Tx, ticket_id: str, report: Report, told: Told) -> Ticket:
-    """Save the fact that ends a claim and what follows at once from it, and return the ticket.
+def save(tx: Tx, ticket_id: str, reported: Callable[[int], Report], told: Told) -> Ticket:
+    """Save the fact that ends a claim, given the time, with what follows at once from it; return the ticket.
 
     Raises:
         IllegalMove: The claim is not the ticket's any more.
     """
-    row = tickets.get(tx, ticket_id)
+    report, row = reported(tx.now_us), tickets.get(tx, ticket_id)
     after = tickets.apply(tx, ticket_id, report.fact)
     if row.ticket.stop is Stop.RETRY and isinstance(report.fact, Stopped):
         after = tickets.apply(tx, ticket_id, Retried(fresh=row.ticket.fresh))

@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from anyio.to_thread import run_sync
 
 from runner import agent, transcript
-from runner.accounts import cost_of, day_start_us
+from runner.accounts import Bill, bill_of, day_start_us
 from runner.agent import Stop, Tool
-from runner.budget import Cost, Scarce, allowance
+from runner.budget import Scarce, allowance
 from runner.children import launch_variable
 from runner.config import Config
 from runner.events import Name
@@ -40,7 +40,7 @@ class Ran:
     id: str
     outcome: Outcome
     ending: Ending
-    cost: Cost
+    bill: Bill
 
 
 Prompt = Callable[[Plan, int], str]
@@ -107,7 +107,7 @@ async def _run(parts: Parts, row: Row, tree: Tree, plan: Plan, brief: Brief, sto
         before_tool=listener.before_tool,
         on_message=listener.on_message,
     )
-    ran = Ran(begun.id, classify(ending), ending, await run_sync(cost_of, parts, tree.path, begun, ending))
+    ran = Ran(begun.id, classify(ending), ending, await run_sync(bill_of, parts, tree.path, begun, ending))
     account = "" if ending.result is None else parts.redactor.text(ending.result.text)
     if not await parts.store.write(_end, row=row, run=begun, ran=ran, cli=listener.cli_version, account=account):
         stop.set(StoppedBy.LOST)
@@ -157,7 +157,15 @@ def _begin(
 
 def _end(tx: Tx, *, row: Row, run: RunRow, ran: Ran, cli: str | None, account: str) -> bool:
     """Save how a run ended; return False when the claim is not ours any more (the money is saved all the same)."""
-    runs.end_run(tx, run.id, outcome=ran.outcome, cost=ran.cost, result=ran.ending.result, cli_version=cli)
+    runs.end_run(
+        tx,
+        run.id,
+        outcome=ran.outcome,
+        cost=ran.bill.cost,
+        turns=ran.bill.turns,
+        result=ran.ending.result,
+        cli_version=cli,
+    )
     if not tickets.is_claimed(tx, row.ticket.id, row.ticket.token):
         return False
     if RULES[ran.outcome].closes_session:

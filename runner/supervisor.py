@@ -17,27 +17,22 @@ from anyio.abc import TaskGroup
 from anyio.to_thread import run_sync
 from watchfiles import awatch
 
-from runner import claim, commands, control, log, processes, reports
+from runner import commands, control, log, processes
 from runner.accounts import account
 from runner.agent import Stop
-from runner.claim import Report
 from runner.commands import Command
 from runner.effects import Ledger
 from runner.errors import Exit
 from runner.mirror import Mirror
-from runner.outcome import Outcome, StoppedBy, follow
+from runner.occupy import STORE_RETRY_S, occupy
+from runner.outcome import StoppedBy
 from runner.parts import Parts, reap
 from runner.reports import Told
 from runner.signals import Ladder
-from runner.store import LostTicket, StoreUnavailable, Tx, queue, tickets
+from runner.store import StoreUnavailable, Tx, queue, tickets
 from runner.store.tickets import Row
 from tickets.source import Refused, Source
-from tickets.ticket import IllegalMove, State
-
-_STORE_RETRY_S = 5.0
-"""Between two tries to save what became of a claim while the store does not answer (a full disk)."""
-_BEATS_A_LEASE = 4
-"""Renewals in the time of one lease: three may fail before it ends."""
+from tickets.ticket import State
 
 
 @dataclass
@@ -118,8 +113,8 @@ class Supervisor:
             try:
                 sleep_s = await self._turn(claims, ledger)
             except StoreUnavailable as error:
-                log.warn("store.unavailable", error=str(error), retry_s=_STORE_RETRY_S)
-                sleep_s = _STORE_RETRY_S
+                log.warn("store.unavailable", error=str(error), retry_s=STORE_RETRY_S)
+                sleep_s = STORE_RETRY_S
             if sleep_s is None:
                 return
             with anyio.move_on_after(sleep_s):
@@ -172,65 +167,15 @@ class Supervisor:
         return intake.ripens_in_s
 
     async def _occupy(self, ledger: Ledger, row: Row, stop: Stop) -> None:
-        """Work on one claimed ticket and save what became of it; frees its slot."""
+        """Give a slot to one claimed ticket until its end is saved."""
         ticket = row.ticket.id
         try:
-            async with anyio.create_task_group() as beating:
-                beating.start_soon(self._beat, row, stop)
-                report = await self._attempt(ledger, row, stop)
-                if report is not None:
-                    await self._save(row, report)
-                beating.cancel_scope.cancel()
+            state = await occupy(self.parts, ledger, row, stop, self.told)
+            if state is not None:
+                self.outcomes[ticket] = state
         finally:
             del self.stops[ticket]
-            self.wake.set()
-
-    async def _attempt(self, ledger: Ledger, row: Row, stop: Stop) -> Report | None:
-        """Return what a claim reports; a defect of ours counts as an attempt of this ticket and stays with it."""
-        try:
-            return await claim.work(self.parts, ledger, row, stop)
-        except LostTicket as error:
-            log.warn("claim.lost", ticket=row.ticket.id, error=str(error))
-            return None
-        except Exception as error:  # noqa: BLE001  one ticket's failure never touches another
-            log.defect("claim.failed", ticket=row.ticket.id)
-            now_us = await self._now_us()
-            attempts = self.parts.config.limits.attempts
-            note = self.parts.redactor.text(f"internal error: {type(error).__name__}: {error}")
-            return Report(follow(Outcome.FAILED, row.ticket, now_us=now_us, attempts=attempts, note=note))
-
-    async def _save(self, row: Row, report: Report) -> None:
-        while True:
-            try:
-                ticket = await self.parts.store.write(reports.save, row.ticket.id, report, self.told)
-            except StoreUnavailable as error:
-                log.warn("store.unavailable", ticket=row.ticket.id, error=str(error), retry_s=_STORE_RETRY_S)
-                await anyio.sleep(_STORE_RETRY_S)
-            except IllegalMove as error:
-                log.warn("claim.lost", ticket=row.ticket.id, error=str(error))
-                return
-            else:
-                self.outcomes[ticket.id] = ticket.state
-                self.mirror.changed(ticket.id)
-                return
-
-    async def _beat(self, row: Row, stop: Stop) -> None:
-        """Renew the lease while the claim runs; without it the claim ends before somebody else may begin."""
-        lease_s = self.parts.config.clocks.lease_s
-        renewed = anyio.current_time()
-        while anyio.current_time() - renewed < lease_s * (_BEATS_A_LEASE - 1) / _BEATS_A_LEASE:
-            await anyio.sleep(lease_s / _BEATS_A_LEASE)
-            try:
-                ticket = await self.parts.store.write(tickets.renew, row.ticket.id, row.ticket.token, lease_s)
-            except StoreUnavailable as error:
-                log.warn("lease.not_renewed", ticket=row.ticket.id, error=str(error))
-                continue
-            if ticket is None:
-                break
-            renewed = anyio.current_time()
-            if ticket.stop is not None:
-                stop.set(StoppedBy.OPERATOR)
-        stop.set(StoppedBy.LOST)
+            self._changed(ticket)
 
     async def _perform(self, command: Command) -> str:
         """Carry out a command that came through the socket."""
@@ -256,9 +201,6 @@ class Supervisor:
         """Stop what runs; it stays resumable."""
         for stop in self.stops.values():
             stop.set(StoppedBy.DRAIN)
-
-    async def _now_us(self) -> int:
-        return await self.parts.store.write(lambda tx: tx.now_us)
 
     def _exit(self) -> Exit:
         if not self.once:

@@ -377,13 +377,13 @@ def test_end_of_a_run_counts_once_and_needs_no_fence(place: Place) -> None:
     run = place.run("a")
     place.store.transact(tickets.orphan, "a", 1)
     place.store.transact(tickets.apply, "a", Cancelled())
-    result = Result("success", is_error=False, terminal_reason="completed", turns=4, input_tokens=9, output_tokens=5)
+    result = Result("success", is_error=False, terminal_reason="completed", turns=7, input_tokens=9, output_tokens=5)
     end = runs.end_run
-    assert place.store.transact(end, run, outcome=Outcome.FINISHED, cost=MEASURED, result=result, cli_version="2")
+    assert place.store.transact(end, run, outcome=Outcome.FINISHED, cost=MEASURED, turns=4, result=result)
     assert not place.store.transact(end, run, outcome=Outcome.FAILED, cost=Cost(9, CostKind.ESTIMATED, cut=True))
     saved = place.store.read(runs.get_run, run)
     assert (saved.outcome, saved.cost, saved.turns) == (Outcome.FINISHED, MEASURED, 4)
-    assert (saved.subtype, saved.terminal_reason, saved.cli_version) == ("success", "completed", "2")
+    assert (saved.subtype, saved.terminal_reason, saved.cli_version) == ("success", "completed", None)
     assert place.store.read(runs.spent, "a") == 250_000
     (ended,) = [event for event in place.log("a") if event.name is Name.RUN_ENDED]
     assert ended.run == run
@@ -500,9 +500,8 @@ def test_overview_sums_up_each_ticket(place: Place) -> None:
         (None, Cost(0, CostKind.UNKNOWN)),
     ]
     for session, cost in ends:
-        result = Result("x", is_error=True, turns=2)
         run = place.run("a", session)
-        place.store.transact(runs.end_run, run, outcome=Outcome.FAILED, cost=cost, result=result)
+        place.store.transact(runs.end_run, run, outcome=Outcome.FAILED, cost=cost, turns=2)
     first, second = place.store.read(overview)
     assert first.sums == Sums(runs=3, resumed=1, turns=6, cost_microusd=15, estimated=True, unknown=True, cut=True)
     assert (first.session, first.generation, first.last_event) == ("a-session-2", 2, Name.RUN_ENDED)

@@ -115,7 +115,14 @@ def set_pid(tx: Tx, run: str, pid: int, pid_started: int) -> None:
 
 
 def end_run(
-    tx: Tx, run: str, *, outcome: Outcome, cost: Cost, result: Result | None = None, cli_version: str | None = None
+    tx: Tx,
+    run: str,
+    *,
+    outcome: Outcome,
+    cost: Cost,
+    turns: int = 0,
+    result: Result | None = None,
+    cli_version: str | None = None,
 ) -> bool:
     """Save how a run ended and what it cost; False when that is saved already, and nothing changes.
 
@@ -133,7 +140,7 @@ def end_run(
         "subtype": result.subtype or None,
         "terminal_reason": result.terminal_reason,
         "api_error_status": result.api_error_status,
-        "turns": result.turns,
+        "turns": turns,
     }
     values = facts | {
         "ended_at_us": tx.now_us,
