@@ -69,7 +69,12 @@ def _database(config: Config) -> str:
             Store.open(config.database_url).close()
     except Locked:
         Store.open(config.database_url, read_only=True).close()
-    return config.database_url.partition("@")[2] or config.database_url
+    return without_secrets(config.database_url)
+
+
+def without_secrets(url: str) -> str:
+    """Return what of a database's URL may be shown: neither user and password nor options."""
+    return (url.partition("@")[2] or url).partition("?")[0]
 
 
 def _repository(config: Config, environ: Mapping[str, str]) -> str:
