@@ -80,11 +80,20 @@ def test_killed_after_the_conversation_no_model_is_asked_again(site: Site) -> No
     """Killed in a check, at the commit and at the push, the work is delivered once and its conversation paid once."""
     turns = (bash("echo one > one.txt"), say("Done."))
     site.plays(*turns)
-    site.configure(verify=["test -s one.txt"])
+    go, checking = site.root / "go", site.root / "checking"
+    site.configure(verify=[f"test -s one.txt && touch {checking} && {{ test -e {go} || sleep 30; }}"])
     site.add("t", title="Add one")
-    for moment in (Name.CHECK_STARTED, Name.BRANCH_COMMITTED, Name.BRANCH_PUSHED):
+    daemon = site.start()
+    site.wait(checking.exists, "the check to run")
+    left = site.processes("t")
+    assert [each.name for each in left if each.command] != []
+    daemon.kill()
+    wait_until_gone([each for each in left if each.name == "sh"], within_s=10)
+    go.touch()
+    for moment in (Name.BRANCH_COMMITTED, Name.BRANCH_PUSHED):
         site.dies_at(moment)
         assert len(site.calls) == len(turns)
+    assert living(left) == []
     assert site.works_once() == 0
     assert len(site.calls) == len(turns)
     shown = site.show("t")
