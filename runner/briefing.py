@@ -1,13 +1,14 @@
 """What the next run of a ticket is told: the facts of the log, of git and of the ledger, as prompt.py words them."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from anyio.to_thread import run_sync
 
 from runner import tools
 from runner.effects import Ledger
+from runner.lines import FailedLine
 from runner.parts import Parts
 from runner.prompt import Handover, first, fix, fresh, resumed, rules
 from runner.run import Brief
@@ -18,17 +19,8 @@ from runner.worktree import Tree
 from tickets.ticket import Spec
 
 
-@dataclass(frozen=True, slots=True)
-class FailedCheck:
-    """The first check that did not pass."""
-
-    command: str
-    ending: str
-    output: str
-
-
 async def brief(
-    parts: Parts, ledger: Ledger, row: Row, tree: Tree, *, verify: Sequence[str], failed: FailedCheck | None
+    parts: Parts, ledger: Ledger, row: Row, tree: Tree, *, verify: Sequence[str], failed: FailedLine | None
 ) -> Brief:
     """Return what the next run is told, and may ask.
 
@@ -56,7 +48,7 @@ async def brief(
     )
 
 
-def _prompt(spec: Spec, handover: Handover, failed: FailedCheck | None, plan: Plan, left_microusd: int) -> str:
+def _prompt(spec: Spec, handover: Handover, failed: FailedLine | None, plan: Plan, left_microusd: int) -> str:
     facts = replace(handover, left_microusd=left_microusd)
     if plan.kind is Kind.FIRST:
         return first(spec)

@@ -8,7 +8,7 @@ Knows the runs, git and the commands of the configuration. Does not know the que
 the source or who else runs.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -19,15 +19,13 @@ from anyio.to_thread import run_sync
 from runner import briefing, run, tools
 from runner.accounts import account, day_start_us
 from runner.agent import Interrupted, Stop
-from runner.briefing import FailedCheck
 from runner.budget import Scarce
-from runner.children import CommandEnd, run_command
 from runner.effects import Ledger
 from runner.errors import ConfigError
 from runner.events import Name, Value, finished_conversation
+from runner.lines import CHECK, SETUP, FailedLine, Told, run_lines
 from runner.outcome import RULES, Next, Outcome, StoppedBy, follow, weather_delay_s
 from runner.parts import Parts, log_claimed, reap
-from runner.processes import Cookie
 from runner.run import Ran
 from runner.store import LostTicket, log, questions, runs, tickets
 from runner.store.tickets import Row
@@ -77,61 +75,62 @@ async def work(parts: Parts, ledger: Ledger, row: Row, stop: Stop) -> Report:
     """
     claim = _Claim(parts, ledger, row, stop)
     try:
-        return await claim.go()
+        fact = await claim.go()
     except Interrupted:
-        return claim.stopped()
+        fact = claim.stopped()
     except (RepositoryUnreachable, WorktreeLocked) as error:
         until_us = await claim.now_us() + round(weather_delay_s(row.ticket.waits + 1) * _US)
-        return claim.report(PutBack(row.ticket.token, Cause.WEATHER, until_us, claim.note(str(error))))
+        fact = PutBack(row.ticket.token, Cause.WEATHER, until_us, claim.note(str(error)))
     except RepositoryDenied as error:
-        return claim.report(PutBack(row.ticket.token, Cause.START, 0, str(error)), pause=str(error))
+        claim.pause = claim.note(str(error))
+        fact = PutBack(row.ticket.token, Cause.START, 0, claim.pause)
     except (WorktreeRefused, BaseMissing, ConfigError) as error:
-        return claim.report(claim.held(Reason.WORKTREE, str(error)))
+        fact = claim.held(Reason.WORKTREE, str(error))
     except (PushRefused, CommitRefused, GitFailed) as error:
-        return claim.report(claim.held(Reason.DELIVERY, str(error)))
+        fact = claim.held(Reason.DELIVERY, str(error))
+    return Report(fact, claim.pause)
 
 
 class _Claim:
-    """The steps of a claim; each is safe to repeat."""
+    """The steps of a claim; each is safe to repeat, and returns the fact that ends the claim or None to go on."""
 
     def __init__(self, parts: Parts, ledger: Ledger, row: Row, stop: Stop) -> None:
         self._parts, self._ledger, self._row, self._stop = parts, ledger, row, stop
         self._config, self._spec = parts.config, row.spec
         self._id, self._token = row.ticket.id, row.ticket.token
         self._verify = tuple(row.spec.verify if row.spec.verify is not None else parts.config.verify)
+        self.pause: str | None = None
 
-    async def go(self) -> Report:
+    async def go(self) -> Fact:
         """Take the ticket as far as it goes."""
         await reap(self._parts, self._id)
         await account(self._parts, self._id)
         if self._row.ticket.stop is not None:
-            return Report(Stopped(self._token))
-        if (waiting := await self._waits_for_a_person()) is not None:
-            return waiting
+            return Stopped(self._token)
+        if (waits := await self._waits_for_a_person()) is not None:
+            return waits
         tree = await self._worktree()
-        if (failed := await self._set_up(tree)) is not None:
-            return failed
-        return await self._converse_until_checked(tree)
+        return await self._set_up(tree) or await self._converse_until_checked(tree)
 
-    async def _converse_until_checked(self, tree: Tree) -> Report:
+    async def _converse_until_checked(self, tree: Tree) -> Fact:
         finished = finished_conversation(await self._write(log.round_names, self._id))
-        failed: FailedCheck | None = None
+        failed: FailedLine | None = None
         while True:
             if not finished:
                 ended = await self._converse(tree, failed) or await self._waits_for_a_person()
                 if ended is not None:
                     return ended
-            failed = await self._check(tree)
+            failed = await self._lines(CHECK, self._verify, tree, limit_s=self._config.limits.verify_s)
             if failed is None:
                 return await self._deliver(tree)
             if await self._write(runs.fix_rounds, self._id) >= self._config.max_fix_rounds:
-                return Report(self.held(Reason.CHECKS, f"`{failed.command}`: {failed.ending}\n{failed.output}"))
+                return self.held(Reason.CHECKS, str(failed))
             finished = False
 
-    async def _waits_for_a_person(self) -> Report | None:
+    async def _waits_for_a_person(self) -> Fact | None:
         """Settle the ticket's effects, and hold it for a question or an effect that only a person can settle."""
         if open_questions := await self._write(questions.open_questions, self._id):
-            return Report(self.held(Reason.QUESTION, "\n\n".join(question.text for question in open_questions)))
+            return self.held(Reason.QUESTION, "\n\n".join(question.text for question in open_questions))
         with self._stop.interrupts():
             open_effects = await self._ledger.settle_ticket(self._id)
         for reason, waits in (
@@ -139,7 +138,7 @@ class _Claim:
             (Reason.APPROVAL, [row for row in open_effects if row.waits_for_approval]),
         ):
             if waits:
-                return Report(self.held(reason, "\n".join(f"{row.key}: {tools.summary(row)}" for row in waits)))
+                return self.held(reason, "\n".join(f"{row.key}: {tools.summary(row)}" for row in waits))
         return None
 
     async def _worktree(self) -> Tree:
@@ -160,26 +159,23 @@ class _Claim:
         await self._log(name, branch=tree.branch, base_sha=tree.base_sha, note=tree.note)
         return tree
 
-    async def _set_up(self, tree: Tree) -> Report | None:
+    async def _set_up(self, tree: Tree) -> Fact | None:
         """Run the set-up commands in a worktree where they have not all passed yet."""
         if not self._config.setup or await self._write(log.is_set_up, self._id):
             return None
-        for command in self._config.setup:
-            await self._log(Name.SETUP_STARTED, command=command)
-            end = await self._command(command, tree, timeout_s=self._config.limits.setup_s)
-            if end.exit_code != 0:
-                fact = follow(
-                    Outcome.FAILED,
-                    self._row.ticket,
-                    now_us=await self.now_us(),
-                    attempts=self._config.limits.attempts,
-                    note=self.note(f"set-up `{command}`: {_ending(end)}\n{end.output}"),
-                )
-                return Report(fact)
-        await self._log(Name.SETUP_ENDED)
-        return None
+        failed = await self._lines(SETUP, self._config.setup, tree, limit_s=self._config.limits.setup_s)
+        if failed is None:
+            await self._log(Name.SETUP_ENDED)
+            return None
+        return follow(
+            Outcome.FAILED,
+            self._row.ticket,
+            now_us=await self.now_us(),
+            attempts=self._config.limits.attempts,
+            note=self.note(f"set-up {failed}"),
+        )
 
-    async def _converse(self, tree: Tree, failed: FailedCheck | None) -> Report | None:
+    async def _converse(self, tree: Tree, failed: FailedLine | None) -> Fact | None:
         """Let the agent work; None when it finished, else how the claim ends."""
         with self._stop.interrupts():
             brief = await briefing.brief(self._parts, self._ledger, self._row, tree, verify=self._verify, failed=failed)
@@ -190,14 +186,16 @@ class _Claim:
             return None
         return await self._ended(ran, tree)
 
-    async def _ended(self, ran: Ran, tree: Tree) -> Report:
+    async def _ended(self, ran: Ran, tree: Tree) -> Fact:
         """Say what follows a run that did not finish its conversation."""
         if RULES[ran.outcome].next is Next.LEAVE:
             return self.stopped()
         if ran.outcome is Outcome.ASKED:
-            return await self._waits_for_a_person() or Report(PutBack(self._token, Cause.DRAIN))
+            return await self._waits_for_a_person() or PutBack(self._token, Cause.DRAIN)
         note = await self._why(ran, tree)
-        fact = follow(
+        if RULES[ran.outcome].next is Next.PAUSE:
+            self.pause = note
+        return follow(
             ran.outcome,
             self._row.ticket,
             now_us=await self.now_us(),
@@ -206,11 +204,10 @@ class _Claim:
             note=note,
             reset_at_us=ran.ending.reset_at_us,
         )
-        return Report(fact, pause=note if RULES[ran.outcome].next is Next.PAUSE else None)
 
     async def _why(self, ran: Ran, tree: Tree) -> str:
         if ran.outcome is Outcome.BUDGET:
-            with suppress(CommitRefused):
+            with suppress(CommitRefused, WorktreeRefused, GitFailed):
                 await self._commit(tree)
             spent = await self._write(runs.spent, self._id)
             return (
@@ -222,44 +219,33 @@ class _Claim:
             parts.insert(1, f"HTTP {ran.ending.result.api_error_status}")
         return self.note(": ".join(part for part in parts if part))
 
-    async def _scarce(self, scarce: Scarce) -> Report:
+    async def _scarce(self, scarce: Scarce) -> Fact:
         if scarce is Scarce.TICKET:
             spent = await self._write(runs.spent, self._id)
             note = (
                 f"spent ${spent / 1e6:.2f}: too little of its cap is left to go on; raise it and `release` the ticket"
             )
-            return Report(self.held(Reason.BUDGET, note))
+            return self.held(Reason.BUDGET, note)
         now_us = await self.now_us()
         if scarce is Scarce.DAY:
             until_us, note = day_start_us(now_us) + 24 * 3600 * _US, "the day's cap is spent"
         else:
             until_us, note = now_us + round(_RESERVED_WAIT_S * _US), "running tickets have the rest of the day's cap"
-        return Report(PutBack(self._token, Cause.ALLOWANCE, until_us, note))
+        return PutBack(self._token, Cause.ALLOWANCE, until_us, note)
 
-    async def _check(self, tree: Tree) -> FailedCheck | None:
-        """Run the checks in order and return the first that fails."""
-        for command in self._verify:
-            await self._log(Name.CHECK_STARTED, command=command)
-            end = await self._command(command, tree, timeout_s=self._config.limits.verify_s)
-            if end.exit_code != 0:
-                await self._log(Name.CHECK_FAILED, command=command, ending=_ending(end), duration_s=end.duration_s)
-                return FailedCheck(command, _ending(end), self._parts.redactor.text(end.output))
-            await self._log(Name.CHECK_PASSED, command=command, duration_s=end.duration_s)
-        return None
-
-    async def _deliver(self, tree: Tree) -> Report:
+    async def _deliver(self, tree: Tree) -> Fact:
         """Commit, push, and see the commit at the origin; done only then."""
         await self._commit(tree)
         facts = await self._facts(tree)
         if not facts.changed:
             if self._spec.expects is Expects.NOTHING:
-                return Report(Finished(self._token))
-            return Report(self.held(Reason.NO_CHANGE, "the agent finished and nothing differs from the base"))
+                return Finished(self._token)
+            return self.held(Reason.NO_CHANGE, "the agent finished and nothing differs from the base")
         pushed = await self._in_thread(self._parts.repository.push, self._id)
         if not await self._in_thread(self._parts.repository.delivered, self._id, pushed.sha):
-            return Report(self.held(Reason.DELIVERY, f"the repository does not have {pushed.sha} on {pushed.branch}"))
+            return self.held(Reason.DELIVERY, f"the repository does not have {pushed.sha} on {pushed.branch}")
         await self._log(Name.BRANCH_PUSHED, sha=pushed.sha, branch=pushed.branch)
-        return Report(Finished(self._token))
+        return Finished(self._token)
 
     async def _commit(self, tree: Tree) -> None:
         subject = self._spec.title or f"Work on {self._id}"
@@ -271,15 +257,9 @@ class _Claim:
     async def _facts(self, tree: Tree) -> Facts:
         return await self._in_thread(self._parts.repository.facts, self._id, tree.base_sha)
 
-    async def _command(self, line: str, tree: Tree, *, timeout_s: float) -> CommandEnd:
+    async def _lines(self, told: Told, commands: Sequence[str], tree: Tree, *, limit_s: float) -> FailedLine | None:
         with self._stop.interrupts():
-            return await run_command(
-                line,
-                cwd=tree.path,
-                environment=self._parts.command_environment,
-                cookie=Cookie(str(self._parts.home.path), self._id, self._token),
-                timeout_s=timeout_s,
-            )
+            return await run_lines(self._parts, self._row.ticket, tree, told, commands, limit_s=limit_s)
 
     async def _in_thread(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Do what blocks (git) in a thread, unless the claim was asked to stop."""
@@ -296,13 +276,13 @@ class _Claim:
         """Return the time by the store's clock."""
         return await self._parts.store.write(lambda tx: tx.now_us)
 
-    def stopped(self) -> Report:
+    def stopped(self) -> Fact:
         """Report for whoever asked the claim to stop."""
         if self._stop.reason is StoppedBy.LOST:
             raise LostTicket(self._id, self._token)
         if self._stop.reason is StoppedBy.OPERATOR:
-            return Report(Stopped(self._token))
-        return Report(PutBack(self._token, Cause.DRAIN))
+            return Stopped(self._token)
+        return PutBack(self._token, Cause.DRAIN)
 
     def held(self, reason: Reason, note: str) -> Held:
         """Return the fact that holds the ticket, its note bounded and without secrets."""
@@ -312,15 +292,3 @@ class _Claim:
         """Return `text` as it may be stored and shown: its first line, and the end of the rest."""
         first, newline, rest = self._parts.redactor.text(text).partition("\n")
         return f"{first[:_NOTE_CHARS]}{newline}{rest[-_NOTE_CHARS:]}"
-
-    def report(self, fact: Fact, *, pause: str | None = None) -> Report:
-        """Return the report that ends the claim with `fact`."""
-        return Report(fact, pause)
-
-
-def _ending(end: CommandEnd) -> str:
-    if end.timed_out:
-        return f"stopped after {end.duration_s:.0f} s"
-    if end.signal is not None:
-        return f"ended by signal {end.signal}"
-    return f"exit code {end.exit_code}"

@@ -70,6 +70,8 @@ class Name(StrEnum):
     WORKTREE_MADE = "worktree.made"
     WORKTREE_REUSED = "worktree.reused"
     SETUP_STARTED = "setup.started"
+    SETUP_PASSED = "setup.passed"
+    SETUP_FAILED = "setup.failed"
     SETUP_ENDED = "setup.ended"
     SESSION_OPENED = "session.opened"
     SESSION_CONFIRMED = "session.confirmed"
@@ -156,6 +158,8 @@ ROUTINE = frozenset(
         Name.AGENT_RETRIED,
         Name.AGENT_LIMITED,
         Name.SETUP_STARTED,
+        Name.SETUP_PASSED,
+        Name.SETUP_FAILED,
         Name.CHECK_STARTED,
         Name.CHECK_PASSED,
         Name.CHECK_FAILED,

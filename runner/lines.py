@@ -1,0 +1,74 @@
+"""Shell lines of the configuration, run in a ticket's worktree: its set-up and its checks.
+
+They get no credential of the model. What they print goes to the agent or to a person,
+redacted and bounded, and into no log.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from runner.children import CommandEnd, run_command
+from runner.events import Name, Value
+from runner.parts import Parts, log_claimed
+from runner.processes import Cookie
+from runner.worktree import Tree
+from tickets.ticket import Ticket
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """The events of one kind of lines."""
+
+    started: Name
+    passed: Name
+    failed: Name
+
+
+SETUP = Told(Name.SETUP_STARTED, Name.SETUP_PASSED, Name.SETUP_FAILED)
+CHECK = Told(Name.CHECK_STARTED, Name.CHECK_PASSED, Name.CHECK_FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class FailedLine:
+    """The first line that did not pass."""
+
+    command: str
+    ending: str
+    output: str
+    """The end of what it printed, redacted."""
+
+    def __str__(self) -> str:
+        return f"`{self.command}`: {self.ending}\n{self.output}"
+
+
+async def run_lines(
+    parts: Parts, ticket: Ticket, tree: Tree, told: Told, commands: Sequence[str], *, limit_s: float
+) -> FailedLine | None:
+    """Run `commands` in order and return the first that fails; each may take `limit_s`.
+
+    Raises:
+        LostTicket: The claim is not ours any more.
+    """
+    for command in commands:
+        await parts.store.write(log_claimed, ticket.id, ticket.token, told.started, {"command": command})
+        end = await run_command(
+            command,
+            cwd=tree.path,
+            environment=parts.command_environment,
+            cookie=Cookie(str(parts.home.path), ticket.id, ticket.token),
+            timeout_s=limit_s,
+        )
+        passed = end.exit_code == 0 and not end.timed_out
+        facts: dict[str, Value] = {"command": command, "ending": _ending(end), "duration_s": round(end.duration_s, 3)}
+        await parts.store.write(log_claimed, ticket.id, ticket.token, told.passed if passed else told.failed, facts)
+        if not passed:
+            return FailedLine(command, _ending(end), parts.redactor.text(end.output))
+    return None
+
+
+def _ending(end: CommandEnd) -> str:
+    if end.timed_out:
+        return f"stopped after {end.duration_s:.0f} s"
+    if end.signal is not None:
+        return f"ended by signal {end.signal}"
+    return f"exit code {end.exit_code}"
