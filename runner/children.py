@@ -51,6 +51,10 @@ ALLOWED = frozenset(
 """What children may inherit. Not: the session's bus, the ssh agent, XDG_*, what is systemd's, git's or Claude's."""
 
 
+_left: list["subprocess.Popen[bytes]"] = []
+"""What was told to outlive us and was left running: kept, since the finalizer of its handle would complain."""
+
+
 @dataclass(frozen=True, slots=True)
 class CommandEnd:
     """How a shell line ended. `output` is the tail of stdout and stderr together; of one that outlives, of stdout."""
@@ -156,6 +160,8 @@ async def run_command(
                 with anyio.CancelScope(shield=True):
                     await end_command(process.pid, start, cookie)
                     await _ended(process)
+            else:
+                _left.append(process)
         returncode = await _ended(process)
         return CommandEnd(
             exit_code=returncode if returncode >= 0 else None,

@@ -181,9 +181,11 @@ class _Lines:
                 return Done(ran.output)
             case 1:
                 return Absent()
+            case None:
+                how = f"it took more than {self.call.limit_s:g} s" if ran.timed_out else f"signal {ran.signal}"
             case code:
-                how = "in time" if ran.timed_out else f"exit code {code}" if code else f"signal {ran.signal}"
-                return Unknown(f"its look_up did not say ({how}): {ran.output}")
+                how = f"exit code {code}"
+        return Unknown(f"the look-up does not know ({how}) {ran.output}")
 
     async def await_end(self, now_us: Callable[[], int], row: EffectRow) -> None:
         """Wait for a line that a dead daemon left, and end it at its limit."""
