@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from runner.config import Config
     from runner.store import Store
+    from runner.store.effects import EffectRow
 
 _DIFF_BYTES = 10 * 1024 * 1024
 _MISUSED = 2
@@ -68,7 +69,7 @@ def main() -> None:
         app()
     except SystemExit as left:
         sys.exit(Exit.USAGE if left.code == _MISUSED else left.code)
-    except (RunnerError, ExceptionGroup) as error:
+    except (RunnerError, ExceptionGroup, PermissionError) as error:
         foreseen = _foreseen(error)
         if foreseen is None:
             raise
@@ -80,6 +81,8 @@ def _foreseen(error: Exception) -> RunnerError | None:
     """Return what a daemon's task groups have wrapped, if that is one thing that we foresee."""
     while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
+    if isinstance(error, PermissionError):
+        return ConfigError(f"{error.filename}: permission denied: run this as the user who owns the state directory")
     return error if isinstance(error, RunnerError) else None
 
 
@@ -132,7 +135,7 @@ def add(
     loaded = _load(config)
     if ticket_id == "" or (ticket_id is None and file == "-"):
         raise UsageError("a ticket from standard input needs --id" if file == "-" else "--id is empty")
-    _refuse_known(loaded, ticket_id if ticket_id is not None else Path(file).stem)
+    _refuse_known(loaded, ticket_id if ticket_id is not None else Path(file).name.removesuffix(".md"))
     try:
         loaded.queue_directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         path = folder.add(loaded.queue_directory, sys.stdin.buffer.read() if file == "-" else Path(file), ticket_id)
@@ -169,16 +172,12 @@ def status(
     """Show one row per ticket; works with the daemon down."""
     from runner import render
     from runner import status as of
-    from runner.store import NothingYet
     from tickets.ticket import State
 
     since_us = _since_us(since)
-    try:
-        with _reading(_load(config)) as store:
-            view = store.read(of.look, states=[*State] if done else of.OPEN, since_us=since_us)
-    except NothingYet as error:
-        typer.echo(f"ticket-runner: {error}", err=True)
-        view = of.nothing()
+    view = of.nothing()
+    with _nothing_is_fine(), _reading(_load(config)) as store:
+        view = store.read(of.look, states=[*State] if done else of.OPEN, since_us=since_us)
     if as_json:
         typer.echo(render.to_json(view))
     else:
@@ -209,22 +208,17 @@ def events(
 ) -> None:
     """Print the log."""
     from runner import render
-    from runner.store import NothingYet, log, tickets
+    from runner.store import log, tickets
 
-    try:
-        with _reading(_load(config)) as store:
-            if ticket is not None:
-                store.read(tickets.get, ticket)
-            while entries := store.read(log.events, ticket=ticket, since=since):
-                since = entries[-1].id
-                if as_json:
-                    typer.echo("\n".join(map(render.entry_json, entries)))
-                else:
-                    render.events(entries, _console())
-    except NothingYet as error:
+    with _nothing_is_fine(ticket), _reading(_load(config)) as store:
         if ticket is not None:
-            raise
-        typer.echo(f"ticket-runner: {error}", err=True)
+            store.read(tickets.get, ticket)
+        while entries := store.read(log.events, ticket=ticket, since=since):
+            since = entries[-1].id
+            if as_json:
+                typer.echo("\n".join(map(render.entry_json, entries)))
+            else:
+                render.events(entries, _console())
 
 
 @app.command()
@@ -296,7 +290,8 @@ def effects(
     from runner.store import effects as ledger
     from runner.store import tickets
 
-    with _reading(_load(config)) as store:
+    rows: list[EffectRow] = []
+    with _nothing_is_fine(ticket), _reading(_load(config)) as store:
         if ticket is not None:
             store.read(tickets.get, ticket)
         rows = store.read(ledger.effects, ticket=ticket)
@@ -345,6 +340,19 @@ def _load(path: Path | None) -> "Config":
     from runner.config import Config, find_config
 
     return Config.load(find_config(Path.cwd(), os.environ, path))
+
+
+@contextmanager
+def _nothing_is_fine(ticket: str | None = None) -> Iterator[None]:
+    """Say so and go on when nothing has run yet; of one ticket there should be something."""
+    from runner.store import NothingYet
+
+    try:
+        yield
+    except NothingYet as error:
+        if ticket is not None:
+            raise
+        typer.echo(f"ticket-runner: {error}", err=True)
 
 
 @contextmanager

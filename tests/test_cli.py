@@ -2,6 +2,9 @@
 
 import os
 import sqlite3
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,16 @@ from tickets.ticket import State
 LIMIT = 262_144
 OTHER_UID = 65_534
 KEY = "sk-ant-made-up"
+AS_OTHER = """
+import os, sys
+import runner.render, runner.steering, runner.store.effects
+from runner.cli import main
+if os.geteuid() == 0:
+    os.setgid(int(sys.argv[1]))
+    os.setuid(int(sys.argv[1]))
+del sys.argv[1]
+main()
+"""
 
 
 @pytest.fixture
@@ -216,8 +229,12 @@ def test_a_ticket_is_added_as_it_is(shell: Shell) -> None:
     assert (ended.code, ended.out.splitlines()[0]) == (0, f"added {shell.queue}/fix.md")
     assert "no daemon runs: `ticket-runner start` works on it" in ended.out
     assert shell("add", shell.ticket("fix", text), "--id", "other").code == 0
+    shell.know("fix")
+    plain = shell.place / "fix.txt"
+    plain.write_bytes(text)
+    assert shell("add", plain).code == 0
     assert shell.process("add", "-", "--id", "piped", stdin=text).code == 0
-    assert shell.files() == {"fix.md": text, "other.md": text, "piped.md": text}
+    assert shell.files() == dict.fromkeys(["fix.md", "other.md", "piped.md", "fix.txt.md"], text)
 
 
 @pytest.mark.parametrize("other", ["fix.it", "FIX.it", "fix-it", "fix_it"])
@@ -252,14 +269,17 @@ def test_an_id_stays_given_when_its_file_is_gone(shell: Shell) -> None:
     assert shell.files() == {}
 
 
-@pytest.mark.parametrize("command", ["show", "events", "diff", "cancel", "hold", "release", "retry"])
+@pytest.mark.parametrize(
+    "command", ["show", "events", "effects", "diff", "cancel", "hold", "release", "retry", "answer"]
+)
 def test_an_unknown_ticket_is_told_with_a_close_one(shell: Shell, command: str) -> None:
     """Every command that takes a ticket refuses an unknown one and names one that may be meant."""
     shell.know("fix-login", "else")
-    ended = shell(command, "fix-logn")
+    more = ["some text"] if command == "answer" else []
+    ended = shell(command, "fix-logn", *more)
     assert (ended.code, ended.out) == (1, "")
     assert ended.err == "ticket-runner: there is no ticket 'fix-logn': did you mean fix-login?\n"
-    assert "\x1b" not in shell(command, "\x1b[31m").err
+    assert "\x1b" not in shell(command, "\x1b[31m", *more).err
 
 
 def test_a_command_that_the_state_does_not_allow_says_what_does(shell: Shell) -> None:
@@ -284,8 +304,30 @@ def test_before_anything_has_run_the_queue_is_empty(shell: Shell) -> None:
     for ended in (status, events, show):
         assert ended.err.startswith("ticket-runner: nothing has run with this configuration yet: there is no database ")
     assert shell("diff", "fix").code == 1
+    assert shell("effects", "--json").out == "[]\n"
     assert '"lines": []' in shell("status", "--json").out
     assert not shell.state.exists()
+
+
+def test_another_users_queue_is_told_and_not_shown() -> None:
+    """Whoever may not read the state directory is told so by every command, without a traceback."""
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name)
+        place.chmod(0o755)
+        shell = Shell(place)
+        shell.know("fix")
+        shell.state.chmod(0o000 if os.geteuid() else 0o700)
+        for words in (["status"], ["events"], ["show", "fix"], ["cancel", "fix"]):
+            child = subprocess.run(
+                [sys.executable, "-c", AS_OTHER, str(OTHER_UID), *words, "--config", str(shell.file)],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert (child.returncode, child.stdout) == (78, "")
+            assert child.stderr.startswith(f"ticket-runner: {shell.state}"), child.stderr
+            assert len(child.stderr.splitlines()) == 1
+        shell.state.chmod(0o700)
 
 
 def test_init_makes_what_is_needed_and_no_more(shell: Shell) -> None:
