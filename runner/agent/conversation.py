@@ -89,8 +89,7 @@ async def converse(
             also when nothing is left to end.
         before_tool: Awaited before a tool runs; when it raises, the tool does not run and the model is told that it
             failed.
-        on_message: Awaited for each message, in order, but for the failure of a tool that we ended; what it raises
-            ends the processes and is raised.
+        on_message: Awaited for each message, in order; what it raises ends the processes and is raised.
 
     Raises:
         Exception: What `on_message` or `end_processes` raises, as it is.
@@ -162,8 +161,7 @@ class _Run:
             self.end, messages = sdk.understand(frame, self.end, self.options.session_id)
             for message in messages:
                 self.heed(message)
-                if not self.ended_by_us(message):
-                    await self.tell(message)
+                await self.tell(message)
             if not messages and self.heard_at >= self.told_at + _HEARD_S:
                 await self.tell(Heard())
         self.end = replace(self.end, exit_code=0)
@@ -176,13 +174,6 @@ class _Run:
                 self.heard_at += message.delay_s  # it waits, and is silent from then on
             case _:
                 pass
-
-    def ended_by_us(self, message: Message) -> bool:
-        """Say whether a tool failed while we end the run: the CLI ended it then, and it is not told as its end.
-
-        The next run has to be told that it was cut off: all that the model sees is an exit code of 137.
-        """
-        return isinstance(message, ToolEnded) and message.is_error and self.end.stopped_by is not None
 
     async def tell(self, message: Message) -> None:
         self.told_at = anyio.current_time()
