@@ -29,13 +29,13 @@ class Bill:
 async def account(parts: Parts, ticket: str | None = None) -> None:
     """End the runs of one ticket, or of all, that a dead daemon left open, with what their transcripts tell."""
     for run in await parts.store.write(runs.unended, ticket):
-        bill = await run_sync(bill_of, parts, parts.repository.path_of(run.ticket), run, None)
+        bill = await run_sync(bill_of, parts.home.claude, parts.repository.path_of(run.ticket), run, None)
         await parts.store.write(runs.end_run, run.id, outcome=Outcome.ORPHANED, cost=bill.cost, turns=bill.turns)
 
 
-def bill_of(parts: Parts, worktree: Path, run: RunRow, ending: Ending | None) -> Bill:
+def bill_of(config_dir: Path, worktree: Path, run: RunRow, ending: Ending | None) -> Bill:
     """Return what a run came to; `ending` is None when its daemon died before it."""
-    after = transcript.read(transcript.path(parts.home.claude, worktree, run.session), since_bytes=run.transcript_bytes)
+    after = transcript.read(transcript.path(config_dir, worktree, run.session), since_bytes=run.transcript_bytes)
     result = None if ending is None else ending.result
     total = None if result is None else result.total_cost_microusd
     last_total = after.total_microusd if after.total_is_new else None

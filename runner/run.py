@@ -107,7 +107,7 @@ async def _run(parts: Parts, row: Row, tree: Tree, plan: Plan, brief: Brief, sto
         before_tool=listener.before_tool,
         on_message=listener.on_message,
     )
-    ran = Ran(begun.id, classify(ending), ending, await run_sync(bill_of, parts, tree.path, begun, ending))
+    ran = Ran(begun.id, classify(ending), ending, await run_sync(bill_of, parts.home.claude, tree.path, begun, ending))
     account = "" if ending.result is None else parts.redactor.text(ending.result.text)
     if not await parts.store.write(_end, row=row, run=begun, ran=ran, cli=listener.cli_version, account=account):
         stop.set(StoppedBy.LOST)
