@@ -25,6 +25,7 @@ DEPLOY = f"""
 description = "Deploy it."
 command = '''
 test "$MOMENT" != before || {KILL}
+echo sending
 {SEND}
 test "$MOMENT" != after || {KILL}
 echo deployed
@@ -61,7 +62,7 @@ async def test_a_killed_effect_that_can_be_looked_up_is_done_once(tmp_path: Path
     assert world.get(row.key).state is EffectState.CLAIMED
     await world.restart()
     done = world.get(row.key)
-    assert (done.state, done.outcome) == (EffectState.DONE, row.key if sent else "deployed")
+    assert (done.state, done.outcome) == (EffectState.DONE, row.key if sent else "sending\ndeployed")
     assert world.sent == [row.key]
 
 
@@ -117,7 +118,7 @@ def slow_world(tmp_path: Path) -> World:
     """Return a world whose deploy waits for a word before it sends."""
     os.mkfifo(tmp_path / "go")
     world = world_of(tmp_path, LOOK_UP)
-    world.text = world.text.replace("\necho ", f"\nread word < {tmp_path}/go; echo ", 1)
+    world.text = world.text.replace("\necho sending\n", f"\nread word < {tmp_path}/go\necho sending\n", 1)
     return world
 
 
@@ -205,7 +206,7 @@ async def test_a_repeated_wish_gets_the_first_outcome(tmp_path: Path) -> None:
     world = world_of(tmp_path)
     async with world.daemon() as ledger:
         first, verdict = await ledger.request(world.wish("deploy", version="1"), token=1)
-        assert (first.state, first.outcome, verdict) == (EffectState.DONE, "deployed", Verdict.NEW)
+        assert (first.state, first.outcome, verdict) == (EffectState.DONE, "sending\ndeployed", Verdict.NEW)
         assert await ledger.request(world.wish("deploy", version="1"), token=1) == (first, Verdict.SAME)
         assert await ledger.request(world.wish("deploy", "again", version="1"), token=1) == (first, Verdict.TWIN)
         assert await ledger.request(world.wish("deploy", version="2"), token=1) == (first, Verdict.CONFLICT)

@@ -321,8 +321,12 @@ SAMPLES = {
 @pytest.mark.parametrize(("answer", "statuses"), SAMPLES.items())
 async def test_a_status_means_what_is_documented(tmp_path: Path, answer: str, statuses: list[int]) -> None:
     """Each status has the outcome that the document says, and one request was made for it."""
-    said = iter(statuses)
-    with Outside(lambda handler: says(next(said))(handler)).serve() as outside:
+    said = map(says, statuses)
+
+    def answer_next(handler: BaseHTTPRequestHandler) -> None:
+        next(said)(handler)
+
+    with Outside(answer_next).serve() as outside:
         world = posting(tmp_path, outside.port)
         row, performer = world.claimed("deploy"), world.performers()["deploy"]
         for number, status in enumerate(statuses, 1):
