@@ -63,12 +63,13 @@ async def _handover(parts: Parts, row: Row, tree: Tree) -> Handover:
     facts = await run_sync(parts.repository.facts, ticket, tree.base_sha)
     cut_off = await write(log.open_tools, ticket)
     answered = await write(questions.new_answers, ticket)
+    known = await write(effects.effects, ticket=ticket)
     return Handover(
         cut_off=tuple(f"{tool.payload.get('tool')}: {tool.payload.get('summary')}" for tool in cut_off),
         commits=tuple(f"{commit.sha[:10]} {commit.subject}" for commit in facts.commits),
         uncommitted=facts.uncommitted,
         failed_check=await write(log.failed_check, ticket),
-        effects=tuple(tools.summary(row) for row in await write(effects.effects, ticket=ticket)),
+        effects=tuple(tools.summary(row) for row in known if row.kind not in effects.OURS),
         question=_joined(question.text for question in answered),
         answer=_joined(question.answer or "" for question in answered),
     )

@@ -147,13 +147,13 @@ class Ledger:
             await self._under_way[key].wait()
 
     async def settle_ticket(self, ticket: str) -> list[EffectRow]:
-        """Wait until nothing is under way for a ticket and return its effects that are open still."""
+        """Wait until nothing that a ticket waits for is under way, and return what of that is open still."""
         await self.settle_dead()
         await self.perform_due()
-        for row in await self._store.write(effects.effects, ticket=ticket, states=effects.OPEN):
+        for row in await self._store.write(effects.open_effects, ticket):
             if not row.is_unknown:
                 await self.settled(row.key)
-        return await self._store.write(effects.effects, ticket=ticket, states=effects.OPEN)
+        return await self._store.write(effects.open_effects, ticket)
 
     def _begin(self, row: EffectRow) -> None:
         if row.key not in self._under_way and row.kind in self._performers:

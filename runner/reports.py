@@ -12,10 +12,8 @@ from runner.claim import Report
 from runner.effects import effect_key
 from runner.events import Value
 from runner.store import Tx, effects, queue, sessions, tickets
-from runner.store.effects import Wish
+from runner.store.effects import NOTIFY, REPORT, Wish
 from tickets.ticket import Fact, Finished, Held, Retried, State, Stop, Stopped, Ticket
-
-COMMENT, NOTIFY = "comment", "notify"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +38,7 @@ def save(tx: Tx, ticket_id: str, reported: Callable[[int], Report], told: Told) 
         queue.pause(tx, reason="ticket", note=report.pause, by=ticket_id)
     if isinstance(report.fact, Finished | Held):
         body = _account(tx, row, report.fact)
-        _want(tx, row, COMMENT, {"body": body})
+        _want(tx, row, REPORT, {"body": body})
         if after.state in told.notify_on:
             _want(tx, row, NOTIFY, {"state": str(after.state), "reason": str(after.reason or ""), "text": body})
     return after
@@ -49,7 +47,7 @@ def save(tx: Tx, ticket_id: str, reported: Callable[[int], Report], told: Told) 
 def _want(tx: Tx, row: tickets.Row, kind: str, payload: dict[str, Value]) -> None:
     """Want one effect of ours per claim; a claim ends once, so its token is in the key and no agent can use it."""
     ticket = row.ticket
-    operation = f"report.{ticket.token}.{kind}"
+    operation = f"{kind}.{ticket.token}"
     key = effect_key(row.source, ticket.id, ticket.round, operation)
     effects.want(tx, Wish(key, ticket.id, ticket.round, operation, kind, payload), limit=None)
 

@@ -39,6 +39,10 @@ class EffectState(StrEnum):
 
 OPEN = frozenset({EffectState.WANTED, EffectState.CLAIMED})
 
+REPORT, NOTIFY = "report", "notify"
+OURS = frozenset({REPORT, NOTIFY})
+"""Kinds of what we say ourselves at the end of a claim: no agent asks for it, and no ticket waits for it."""
+
 
 @dataclass(frozen=True, slots=True)
 class EffectRow:
@@ -152,7 +156,7 @@ def want(tx: Tx, wish: Wish, *, limit: int | None) -> tuple[EffectRow, Verdict]:
     twin = _find(tx, and_(_f.ticket == wish.ticket, _f.round == wish.round, _f.payload_hash == digest))
     if twin is not None and limit is not None:
         return _repeated(tx, wish, twin[0], Verdict.TWIN)
-    count = select(func.count()).where(_f.ticket == wish.ticket)
+    count = select(func.count()).where(_f.ticket == wish.ticket, _f.kind.not_in(OURS))
     if limit is not None and int(tx.connection.execute(count).scalar_one()) >= limit:
         raise TooManyEffects(wish.ticket, limit)
     values = {
@@ -279,6 +283,11 @@ def effects(rx: Rx, *, ticket: str | None = None, states: Collection[EffectState
     return sorted(rows, key=lambda row: (not row.is_unknown, row.state not in OPEN))
 
 
+def open_effects(rx: Rx, ticket: str) -> list[EffectRow]:
+    """Return what a ticket waits for: what its agent asked for and nobody knows the outcome of."""
+    return [row for row in effects(rx, ticket=ticket, states=OPEN) if row.kind not in OURS]
+
+
 def due(rx: Rx, *, home: str) -> list[EffectRow]:
     """Return what can be performed now: wanted, and approved where that is needed; of this home's tickets."""
     allowed = or_(_f.needs_approval.is_(False), _f.approved_by.is_not(None))
@@ -330,7 +339,7 @@ def _let_go(tx: Tx, ticket: str) -> None:
     held = tickets.get(tx, ticket).ticket
     if held.state is not State.HELD or held.reason not in {Reason.EFFECT, Reason.APPROVAL}:
         return
-    if not effects(tx, ticket=ticket, states=OPEN):
+    if not open_effects(tx, ticket):
         tickets.apply(tx, ticket, Settled())
 
 
