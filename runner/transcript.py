@@ -57,15 +57,22 @@ def path(config_dir: Path, cwd: Path, session_id: str) -> Path:
 
     The directory is named after the real `cwd`. Where that name is cut, or a character counts as two, it is looked for.
     """
-    name = re.sub(r"[^a-zA-Z0-9]", "-", os.path.realpath(cwd))
-    expected = config_dir / "projects" / name[:_NAME_CHARS] / f"{session_id}.jsonl"
+    expected = directory(config_dir, cwd) / f"{session_id}.jsonl"
     if expected.exists():
         return expected
     return next(iter(sorted(config_dir.glob(f"projects/*/{session_id}.jsonl"))), expected)
 
 
-def read(path: Path, *, since_bytes: int = 0) -> Reading:
+def directory(config_dir: Path, cwd: Path) -> Path:
+    """Return where the transcripts of `cwd` are, unless the name is cut (then a hash follows what is returned)."""
+    name = re.sub(r"[^a-zA-Z0-9]", "-", os.path.realpath(cwd))
+    return config_dir / "projects" / name[:_NAME_CHARS]
+
+
+def read(path: Path, *, since_bytes: int = 0, until_bytes: int | None = None) -> Reading:
     """Return what a transcript says, and what is new in it after its first `since_bytes`.
+
+    With `until_bytes` it is read as it was when it was so long.
 
     Raises:
         OSError: It is there and cannot be read.
@@ -73,15 +80,18 @@ def read(path: Path, *, since_bytes: int = 0) -> Reading:
     main = _Pass()
     try:
         size_bytes = path.stat().st_size
-        for end, entry in _entries(path, since_bytes):
+        for end, entry in _entries(path, since_bytes, until_bytes):
             main.take(entry, new=end > since_bytes)
+        until = None if until_bytes is None else _time_of_next(path, until_bytes)
     except FileNotFoundError:
         return Reading(Transcript.MISSING)
     passes = [main]
     for subagent in sorted(path.with_suffix("").glob("subagents/*.jsonl")):
         passes.append(_Pass())
         for _, entry in _entries(subagent):
-            passes[-1].take(entry, new=main.since is not None and _text(entry, "timestamp") >= main.since)
+            at = _text(entry, "timestamp")
+            if until is None or at < until:
+                passes[-1].take(entry, new=main.since is not None and at >= main.since)
     return Reading(
         state=Transcript.USABLE if main.usable else Transcript.UNUSABLE,
         size_bytes=size_bytes,
@@ -151,12 +161,22 @@ class _Pass:
             self.total_is_new = False  # the total is older than this response
 
 
-def _entries(path: Path, since_bytes: int = 0) -> Iterator[tuple[int, Mapping[str, object]]]:
+def _time_of_next(path: Path, since_bytes: int) -> str | None:
+    """Return the time of the first entry after `since_bytes` that has one."""
+    times = (_text(entry, "timestamp") for end, entry in _entries(path, since_bytes) if end > since_bytes)
+    return next(filter(None, times), None)
+
+
+def _entries(
+    path: Path, since_bytes: int = 0, until_bytes: int | None = None
+) -> Iterator[tuple[int, Mapping[str, object]]]:
     """Yield each line that is a JSON object, and where it ends; one glued to a torn line, from `since_bytes`."""
     end = 0
     with path.open("rb") as file:
-        while line := file.readline(_LINE_BYTES):
+        while (until_bytes is None or end < until_bytes) and (line := file.readline(_LINE_BYTES)):
             begin, end = end, end + len(line)
+            if until_bytes is not None and end > until_bytes:
+                end, line = until_bytes, line[: until_bytes - begin]
             if begin < since_bytes < end:
                 line = line[since_bytes - begin :]
             try:

@@ -11,6 +11,7 @@ Knows the databases' dialects and the log's table; does not know what tickets do
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from threading import Lock
 from types import MappingProxyType
 from typing import Concatenate, ParamSpec, Self, TypeVar
@@ -165,6 +166,18 @@ class Store:
         """
         with _translated(), dialect.connect(self._reader) as connection, connection.begin():
             return fn(Rx(connection, self._now_us(connection)), *args, **kwargs)
+
+    def copy_to(self, path: Path) -> bool:
+        """Write what is committed now to the new file `path`; False when the database is not SQLite, and has no file.
+
+        Raises:
+            StoreUnavailable: The disk is full, or the database does not answer.
+        """
+        if self._reader.dialect.name != "sqlite":
+            return False
+        with _translated():
+            dialect.copy(self._reader, path)
+        return True
 
     def close(self) -> None:
         """Close every connection that is not in use."""

@@ -47,6 +47,26 @@ _POSTGRESQL = {
 }
 
 
+def sqlite_path(url: str) -> Path | None:
+    """Return the file of a SQLite URL, None for another database's."""
+    parsed = make_url(url)
+    return Path(parsed.database or "") if parsed.drivername == "sqlite" else None
+
+
+def copy(engine: Engine, path: Path) -> None:
+    """Write what is committed now to the new SQLite file `path`; nobody waits for it.
+
+    The file of the database itself is never opened: closing it would drop this process's locks on it.
+    """
+    with engine.connect() as connection:
+        connection.exec_driver_sql("COMMIT")  # of the transaction that any statement begins: it cannot be done in one
+        connection.exec_driver_sql("PRAGMA query_only=0")  # it counts the new file as a write
+        try:
+            connection.exec_driver_sql("VACUUM INTO ?", (str(path),))
+        finally:
+            connection.exec_driver_sql("PRAGMA query_only=1")
+
+
 def sqlite_url(path: Path) -> str:
     """Return the URL of the database file `path`, whatever characters are in it."""
     return URL.create("sqlite", database=str(path)).render_as_string()

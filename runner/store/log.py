@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, RowMapping, func, select
 
-from runner.events import Event, Name
+from runner.events import FACTS, Event, Name
 from runner.store import schema
 from runner.store.connection import Rx
 from runner.store.text import to_payload
@@ -72,6 +72,19 @@ def open_tools(rx: Rx, ticket: str) -> list[Event]:
         else:
             started.pop(tool, None)
     return list(started.values())
+
+
+def facts(rx: Rx, ticket: str) -> list[Event]:
+    """Return the events that a ticket is folded from, oldest first."""
+    query = select(schema.event).where(_e.ticket == ticket, _e.name.in_([*FACTS])).order_by(_e.seq)
+    return [_event(found) for found in rx.connection.execute(query).mappings()]
+
+
+def moved(rx: Rx, ticket: str) -> bool:
+    """Return whether the ticket's present worktree was once at another path."""
+    made = select(schema.event).where(_e.ticket == ticket, _e.name == Name.WORKTREE_MADE).order_by(_e.seq.desc())
+    last = rx.connection.execute(made.limit(1)).mappings().one_or_none()
+    return last is not None and _event(last).payload.get("moved") is True
 
 
 def failed_check(rx: Rx, ticket: str) -> str | None:
