@@ -72,6 +72,7 @@ async def _handover(parts: Parts, row: Row, tree: Tree) -> Handover:
         effects=tuple(tools.summary(row) for row in known if row.kind not in effects.OURS),
         question=_joined(question.text for question in answered),
         answer=_joined(question.answer or "" for question in answered),
+        moved_to=str(tree.path) if await write(log.moved, ticket) else None,
     )
 
 

@@ -33,6 +33,8 @@ class Handover:
     question: str | None = None
     answer: str | None = None
     left_microusd: int | None = None
+    moved_to: str | None = None
+    """Where the worktree is, when earlier runs had it elsewhere."""
 
 
 def first(spec: Spec) -> str:
@@ -108,6 +110,11 @@ def rules(spec: Spec, *, branch: str, verify: Sequence[str], instructions: str |
 
 def _facts(handover: Handover) -> list[str]:
     parts = []
+    if handover.moved_to is not None:
+        parts.append(
+            f"Your worktree has moved: it is `{handover.moved_to}` now, your current directory. "
+            "Paths from earlier in this conversation are no longer it; do not use them."
+        )
     if handover.cut_off:
         parts.append(
             "These were started and cut off, so their outcome is unknown. Check before you run them again:\n"

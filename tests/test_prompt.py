@@ -19,8 +19,10 @@ EVERYTHING = Handover(
     question="Round up or down?",
     answer="Down.",
     left_microusd=1_234_567,
+    moved_to="/new/place",
 )
 FACTS = (
+    "Your worktree has moved: it is `/new/place` now",
     "outcome is unknown. Check before you run them again:\n- Bash: make test",
     "The check `make check` failed",
     "Commits on the branch so far:\n- 1a2b3c4 Add a test",
@@ -39,6 +41,7 @@ HANDOVERS = st.builds(
     question=st.none() | st.text(max_size=5),
     answer=st.none() | st.text(max_size=5),
     left_microusd=st.none() | st.integers(0, 10**9),
+    moved_to=st.none() | st.text(max_size=5),
 )
 
 
