@@ -3,11 +3,13 @@
 Invariant: no work of an agent is deleted, and nothing is forced over a commit that is not ours.
 
 command.py runs git; origin.py says what the repository is and why it did not answer; clone.py keeps
-our copies of it; trees.py makes worktrees, work.py reads them; deliver.py commits, pushes and
-removes. `Repository` is all of it; each file adds to the one before. It blocks: call it in a thread.
+our copies of it; trees.py makes worktrees, work.py reads them, survey.py says whether they are there;
+bundle.py puts all of it into a file; deliver.py commits, pushes and removes. `Repository` is all of it;
+each file adds to the one before. It blocks: call it in a thread.
 Knows git. Does not know tickets beyond their ids, sessions or the store.
 """
 
+from runner.worktree.bundle import Saved
 from runner.worktree.clone import Base
 from runner.worktree.deliver import Pushed, Repository
 from runner.worktree.errors import (
@@ -23,6 +25,7 @@ from runner.worktree.errors import (
     WorktreeLocked,
     WorktreeRefused,
 )
+from runner.worktree.survey import Place, Survey, branch_ref
 from runner.worktree.trees import Tree
 from runner.worktree.work import Commit, Facts
 
@@ -33,6 +36,7 @@ __all__ = [
     "CommitRefused",
     "Facts",
     "GitFailed",
+    "Place",
     "PushRefused",
     "Pushed",
     "Repository",
@@ -41,7 +45,10 @@ __all__ = [
     "RepositoryMismatch",
     "RepositoryMissing",
     "RepositoryUnreachable",
+    "Saved",
+    "Survey",
     "Tree",
     "WorktreeLocked",
     "WorktreeRefused",
+    "branch_ref",
 ]

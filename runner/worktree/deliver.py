@@ -8,11 +8,12 @@ Doing any of it twice is harmless. Knows worktrees; does not know why a ticket i
 
 from dataclasses import dataclass
 
+from runner.worktree.bundle import Bundles
 from runner.worktree.clone import HEADS, checked_sha
 from runner.worktree.errors import CommitRefused, PushRefused, WorktreeRefused
 from runner.worktree.origin import why
 from runner.worktree.trees import Checkout, branch_of, put_branch_back
-from runner.worktree.work import Work, add_hidden, nested_repositories
+from runner.worktree.work import add_hidden, nested_repositories
 
 _PATHS_SHOWN = 5
 
@@ -25,7 +26,7 @@ class Pushed:
     branch: str
 
 
-class Repository(Work):
+class Repository(Bundles):
     """One repository, as the daemon uses it: see the bases for what it is made of."""
 
     def commit_all(self, ticket_id: str, message: str) -> str | None:

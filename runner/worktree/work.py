@@ -67,11 +67,16 @@ class Work(Trees):
         return patch[:limit_bytes].decode(errors="replace") + cut
 
     @contextmanager
-    def _snapshot(self, checkout: Checkout) -> Iterator[tuple[Command, list[str]]]:
-        """Give git with an index of everything there is, and nested repositories; real index and objects are kept."""
+    def _snapshot(self, checkout: Checkout, objects: Path | None = None) -> Iterator[tuple[Command, list[str]]]:
+        """Give git with an index of everything there is, and nested repositories; real index and objects are kept.
+
+        New objects go to the directory `objects`, or are forgotten.
+        """
         with TemporaryDirectory(dir=self.state, prefix=".snapshot-") as room:
-            index, objects = Path(room, "index"), Path(room, "objects")
-            objects.mkdir()
+            index = Path(room, "index")
+            if objects is None:
+                objects = Path(room, "objects")
+                objects.mkdir()
             git = checkout.git.with_environment(
                 GIT_INDEX_FILE=str(index),
                 GIT_OBJECT_DIRECTORY=str(objects),
