@@ -11,7 +11,7 @@ Knows sdk.py for what is said. Does not know what an ending leads to.
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 import anyio
@@ -21,7 +21,6 @@ from runner.agent import sdk
 from runner.agent.words import ApiRetried, Clocks, Heard, Message, Options, ToolEnded, ToolStarted, cli_environment
 from runner.outcome import Ending, StoppedBy
 
-_GLANCE_S = 0.5  # between two looks at the clocks
 _DRAIN_S = 10.0  # for the rest of the stream, once there is no process left to write it
 _HEARD_S = 1.0
 _STDERR_LINES, _LINE_CHARS, _DETAIL_CHARS = 30, 500, 4000
@@ -129,6 +128,7 @@ class _Run:
         self.draining = anyio.CancelScope(shield=True)
         self.watching = anyio.CancelScope()
         self.drained = anyio.Event()
+        self.moved = anyio.Event()
 
     async def drain(self, prompt: str) -> None:
         """Take every frame to the end of the stream, which is where the CLI's own end shows."""
@@ -158,6 +158,7 @@ class _Run:
         )
         async for frame in frames:
             self.heard, self.heard_at = True, anyio.current_time()
+            self.moved.set()
             self.end, messages = sdk.understand(frame, self.end, self.options.session_id)
             for message in messages:
                 self.heed(message)
@@ -182,19 +183,22 @@ class _Run:
                 await self.on_message(message)
             except Exception as error:  # noqa: BLE001  raised again when the processes are gone
                 self.error = error
+                self.moved.set()
 
     async def start_tool(self, tool: ToolStarted) -> None:
         await self.before_tool(tool)
         self.heard_at = anyio.current_time()
         self.tools.add(tool.tool_use_id)
+        self.moved.set()
 
     async def watch(self) -> None:
         """Wait for the end of the stream, and bring it about when a clock, a request or a cancellation says so."""
         try:
             with self.watching:
                 while (due_s := self.due()) > 0:
-                    with anyio.move_on_after(min(due_s, _GLANCE_S)):
-                        await self.stop.event.wait()
+                    self.moved = anyio.Event()
+                    with suppress(Interrupted), self.stop.interrupts(), anyio.move_on_after(due_s):
+                        await self.moved.wait()
         finally:
             with anyio.CancelScope(shield=True):
                 await self.finish()
