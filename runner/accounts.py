@@ -33,9 +33,20 @@ async def account(parts: Parts, ticket: str | None = None) -> None:
         await parts.store.write(runs.end_run, run.id, outcome=Outcome.ORPHANED, cost=bill.cost, turns=bill.turns)
 
 
-def bill_of(config_dir: Path, worktree: Path, run: RunRow, ending: Ending | None) -> Bill:
-    """Return what a run came to; `ending` is None when its daemon died before it."""
-    after = transcript.read(transcript.path(config_dir, worktree, run.session), since_bytes=run.transcript_bytes)
+def bill_of(
+    config_dir: Path, worktree: Path, run: RunRow, ending: Ending | None, *, until_bytes: int | None = None
+) -> Bill:
+    """Return what a run came to.
+
+    Args:
+        config_dir: With the transcripts.
+        worktree: Of its ticket.
+        run: The run.
+        ending: None when its daemon died before it.
+        until_bytes: How long the transcript was when the next run began; None when none did.
+    """
+    file = transcript.path(config_dir, worktree, run.session)
+    after = transcript.read(file, since_bytes=run.transcript_bytes, until_bytes=until_bytes)
     result = None if ending is None else ending.result
     total = None if result is None else result.total_cost_microusd
     last_total = after.total_microusd if after.total_is_new else None

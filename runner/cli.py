@@ -238,6 +238,31 @@ def diff(ticket: TicketArgument, config: ConfigOption = None) -> None:
 
 
 @app.command()
+def fsck(
+    *,
+    repair: Annotated[bool, typer.Option("--repair", help="Mend what needs no decision; no daemon may run.")] = False,
+    as_json: JsonOption = False,
+    config: ConfigOption = None,
+) -> int:
+    """Compare log, tables, transcripts, worktrees and processes, and say where they differ."""
+    from runner import fsck as of
+    from runner import render
+
+    loaded = _load(config)
+    if repair:
+        _repair(loaded, quiet=as_json)
+    with _reading(loaded) as store:
+        findings = of.examine(loaded, store)
+    if as_json:
+        typer.echo(render.to_json(findings))
+    else:
+        for finding in findings:
+            word = "DIFFERS" if finding.differs else "note"
+            typer.echo(render.harmless(f"{word:<7} {finding.ticket or '-'}: {finding.what}: {finding.todo}"))
+    return Exit.FAILED if any(finding.differs for finding in findings) else Exit.OK
+
+
+@app.command()
 def cancel(ticket: TicketArgument, config: ConfigOption = None) -> None:
     """Give a ticket up; its worktree and branch stay."""
     _steer(config, "cancel", ticket)
@@ -364,6 +389,21 @@ def _reading(config: "Config") -> Iterator["Store"]:
         yield store
     finally:
         store.close()
+
+
+def _repair(config: "Config", *, quiet: bool) -> None:
+    from runner import render
+    from runner import repair as mending
+    from runner.home import Home
+    from runner.store import Store
+
+    with _reading(config), Home.of(config).lock():  # nothing is made where nothing was
+        store = Store.open(config.database_url)
+        try:
+            for line in mending.repair(config, store):
+                typer.echo(render.harmless(f"{'repair':<7} {line}"), err=quiet)
+        finally:
+            store.close()
 
 
 def _steer(

@@ -36,6 +36,14 @@ class Parts:
     """All that set-up and check commands get, but for their cookie."""
 
 
+def local_copies(config: Config) -> Repository:
+    """Return the repository as it is here, for what does not ask its origin and needs no credential."""
+    git = config.git
+    return Repository(
+        config.state_directory, config.repository, author_name=git.author_name, author_email=git.author_email
+    )
+
+
 async def reap(parts: Parts, ticket: str, *, run: str | None = None) -> None:
     """End every process of the ticket that an agent started, and log what there was.
 
