@@ -263,6 +263,32 @@ def fsck(
 
 
 @app.command()
+def backup(
+    file: Annotated[Path, typer.Argument(help="The file to write; it must not exist.", metavar="FILE")],
+    config: ConfigOption = None,
+) -> None:
+    """Put database, transcripts, repository, uncommitted work and queue into one file; a daemon may run."""
+    from runner import backup as of
+
+    for line in of.backup(_load(config), file):
+        typer.echo(line)
+
+
+@app.command()
+def restore(
+    file: Annotated[Path, typer.Argument(help="What `backup` wrote.", metavar="FILE")],
+    to: Annotated[Path | None, typer.Option("--to", help="Default: the state_directory.", metavar="DIR")] = None,
+    config: ConfigOption = None,
+) -> None:
+    """Fill an empty state directory from a backup; tickets go on in their sessions at the next start."""
+    from runner import render
+    from runner import restore as of
+
+    for line in of.restore(_load(config), file, to):
+        typer.echo(render.harmless(line))
+
+
+@app.command()
 def cancel(ticket: TicketArgument, config: ConfigOption = None) -> None:
     """Give a ticket up; its worktree and branch stay."""
     _steer(config, "cancel", ticket)

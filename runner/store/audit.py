@@ -80,13 +80,15 @@ def paused(rx: Rx) -> tuple[Paused | None, Paused | None]:
     return stored, _pause_of(log.events(rx, since=int(last) - 1, limit=1)[0].event)
 
 
-def rehome(tx: Tx, old: str, new: str) -> bool:
-    """Let what belonged to the home `old` belong to `new`; False when nothing did."""
-    there = [
-        tx.connection.execute(update(table).where(table.c.home == old).values(home=new).returning(table.c.id)).all()
-        for table in (schema.ticket, schema.epoch)
-    ]
-    return any(there)
+def has_home(rx: Rx, home: str) -> bool:
+    """Return whether a daemon of that home has worked on this database."""
+    return rx.connection.execute(select(_p.id).where(_p.home == home).limit(1)).one_or_none() is not None
+
+
+def rehome(tx: Tx, old: str, new: str) -> None:
+    """Let what belonged to the home `old` belong to `new`."""
+    for table in (schema.ticket, schema.epoch):
+        tx.connection.execute(update(table).where(table.c.home == old).values(home=new))
 
 
 def presume_begun(tx: Tx, home: str) -> int:
