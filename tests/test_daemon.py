@@ -1,7 +1,9 @@
 """A daemon as its operator knows it: signals, exit codes and commands, while real agents run."""
 
+import os
 import signal
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,8 +14,8 @@ from tests.daemons import Daemon, Site, bash, say, until, wait_until_gone
 
 pytestmark = pytest.mark.timeout(120)  # several runs, each with the real CLI
 
-WAIT = "touch {mark}; for i in $(seq 600); do test -e go && exit; sleep 0.1; done"
-"""A shell that waits for a file, at most a minute."""
+WAIT = "touch {mark}; for i in $(seq 900); do test -e go && exit; sleep 0.1; done"
+"""A shell that waits for a file, a minute and a half at most."""
 
 
 @pytest.fixture
@@ -27,7 +29,7 @@ def terminate(daemon: Daemon, times: int) -> None:
     """Send TERM, and wait until it was heeded, so many times: two that wait together are one."""
     for time in range(1, times + 1):
         daemon.signal(signal.SIGTERM)
-        until(lambda time=time: daemon.stops(time), f"heeding TERM number {time}")  # type: ignore[misc]
+        until(partial(daemon.stops, time), f"heeding TERM number {time}")
 
 
 def test_a_drain_lets_a_ticket_finish_and_starts_no_other(site: Site) -> None:
@@ -52,7 +54,7 @@ def test_a_drain_lets_a_ticket_finish_and_starts_no_other(site: Site) -> None:
 
 def test_an_interrupted_ticket_goes_on_at_the_next_start(site: Site) -> None:
     """A second TERM and a drain that is over interrupt a run, a third TERM leaves at once, and its session goes on."""
-    site.plays(*(bash(f"touch tool-{n}; sleep 30") for n in (1, 2, 3)), bash("rm tool-*; date > date"), say("Done."))
+    site.plays(*(bash(f"touch tool-{n}; sleep 100") for n in (1, 2, 3)), bash("rm tool-*; date > date"), say("Done."))
     site.add("t")
     daemon = site.start()
     site.waits_in_tool("t", "tool-1")
@@ -72,10 +74,12 @@ def test_an_interrupted_ticket_goes_on_at_the_next_start(site: Site) -> None:
     site.configure()
     daemon = site.start()
     site.waits_in_tool("t", "tool-3")
-    left = site.processes()
+    left, cli = site.processes(), site.cli("t")
+    os.kill(cli.pid, signal.SIGSTOP)  # deaf to the interruption, which would else be over before the third TERM
     terminate(daemon, 2)
     daemon.signal(signal.SIGTERM)
     assert daemon.ends() == 70
+    os.kill(cli.pid, signal.SIGCONT)
     wait_until_gone(left, within_s=10)
 
     assert site.works_once() == 0
@@ -97,7 +101,7 @@ def test_a_running_ticket_is_steered_through_the_socket(site: Site) -> None:
     """Hold, cancel and a fresh retry of running tickets change a state only when no process of the ticket is left."""
     site.configure(concurrency=3)
     tickets = ("dropped", "parked", "again")
-    site.plays(bash("touch in-tool; sleep 30"), later=(bash("rm in-tool; echo two > two.txt"), say("Done.")))
+    site.plays(bash("touch in-tool; sleep 100"), later=(bash("rm in-tool; echo two > two.txt"), say("Done.")))
     for ticket in tickets:
         site.add(ticket, f"Do {ticket}.")
     daemon = site.start(look_at=[Name.TICKET_STOPPED])
@@ -127,7 +131,7 @@ def test_a_running_ticket_is_steered_through_the_socket(site: Site) -> None:
 
 def test_steering_while_no_daemon_runs(site: Site) -> None:
     """Without a daemon commands act on the store at once, but for a ticket that was running, which stops at a start."""
-    site.plays(bash("touch in-tool; sleep 30"), later=(say("Never."),))
+    site.plays(bash("touch in-tool; sleep 100"), later=(say("Never."),))
     site.add("ran")
     daemon = site.start()
     site.waits_in_tool("ran", "in-tool")

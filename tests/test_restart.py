@@ -33,11 +33,9 @@ def test_killed_in_a_tool_the_same_session_goes_on(site: Site) -> None:
     site.add("t")
     daemon = site.start()
     site.waits_in_tool("t", "in-tool")
+    strays = site.wait(lambda: [p for p in site.processes("t") if command_line(p)[:2] == ["sleep", "301"]], "a stray")
     left = site.processes("t")
-    strays = [each for each in left if "301" in command_line(each)]
-    cli = site.cli("t")
-    assert "--max-budget-usd" in command_line(cli)
-    assert len(strays) == 1
+    assert {each.name for each in left} >= {"claude", "bash", "sleep"}
     daemon.kill()
     wait_until_gone([each for each in left if each not in strays], within_s=10)
     assert living(strays) == strays, "it left the CLI's tree, or this test proves nothing"
@@ -86,9 +84,9 @@ def test_killed_after_the_conversation_no_model_is_asked_again(site: Site) -> No
     daemon = site.start()
     site.wait(checking.exists, "the check to run")
     left = site.processes("t")
-    assert [each.name for each in left if each.command] != []
+    (shell,) = (each for each in left if each.command == each.pid)
     daemon.kill()
-    wait_until_gone([each for each in left if each.name == "sh"], within_s=10)
+    wait_until_gone([shell], within_s=10)
     go.touch()
     for moment in (Name.BRANCH_COMMITTED, Name.BRANCH_PUSHED):
         site.dies_at(moment)
