@@ -6,12 +6,14 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: check test proof demo lock clean
+.PHONY: venv check test proof demo lock clean
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+
+venv: $(INSTALLED)
 
 check: $(INSTALLED)
 	$(BIN)/ruff format --check .

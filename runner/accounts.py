@@ -28,7 +28,7 @@ class Bill:
 
 async def account(parts: Parts, ticket: str | None = None) -> None:
     """End the runs of one ticket, or of all, that a dead daemon left open, with what their transcripts tell."""
-    for run in await parts.store.write(runs.unended, ticket):
+    for run in await parts.store.write(runs.unended, ticket, home=parts.home.name):
         bill = await run_sync(bill_of, parts.home.claude, parts.repository.path_of(run.ticket), run, None)
         await parts.store.write(runs.end_run, run.id, outcome=Outcome.ORPHANED, cost=bill.cost, turns=bill.turns)
 

@@ -151,7 +151,7 @@ class _Claim:
                 tickets.set_tree,
                 self._id,
                 self._token,
-                home=str(self._parts.home.path),
+                home=self._parts.home.name,
                 branch=tree.branch,
                 base_sha=tree.base_sha,
             )
@@ -212,7 +212,7 @@ class _Claim:
             spent = await self._write(runs.spent, self._id)
             return (
                 f"spent ${spent / 1e6:.2f} and its cap is reached; the work so far is committed on {tree.branch} in "
-                f"{tree.path}: raise budget_usd or limits.ticket_usd and `release` it, or split the ticket"
+                f"{tree.path}: `release --budget-usd` gives it more"
             )
         parts = [str(ran.outcome), ran.ending.detail]
         if ran.ending.result is not None and ran.ending.result.api_error_status is not None:
@@ -222,9 +222,7 @@ class _Claim:
     async def _scarce(self, scarce: Scarce) -> Fact:
         if scarce is Scarce.TICKET:
             spent = await self._write(runs.spent, self._id)
-            note = (
-                f"spent ${spent / 1e6:.2f}: too little of its cap is left to go on; raise it and `release` the ticket"
-            )
+            note = f"spent ${spent / 1e6:.2f}: too little of its cap is left; `release --budget-usd` gives it more"
             return self.held(Reason.BUDGET, note)
         now_us = await self.now_us()
         if scarce is Scarce.DAY:

@@ -7,8 +7,10 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from io import TextIOWrapper
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -90,9 +92,9 @@ def _foreseen(error: Exception) -> RunnerError | None:
 def init(
     repository: Annotated[Path, typer.Argument(help="The repository to work on.")] = Path(),
     *,
-    force: Annotated[bool, typer.Option(help="Write over a configuration that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Write over a configuration that is there.")] = False,
 ) -> None:
-    """Write a commented configuration and a sample ticket for a repository."""
+    """Write a commented configuration and a sample ticket."""
     from runner.config import Config, template
     from runner.home import Home
 
@@ -111,7 +113,10 @@ def init(
 
 @app.command()
 def check(config: ConfigOption = None) -> int:
-    """Look at configuration, credential and machine before any money is spent."""
+    """Look at configuration, credential and machine.
+
+    Nothing is spent: whether the key is accepted shows with the first ticket.
+    """
     from runner import preflight
 
     failed = False
@@ -152,7 +157,7 @@ def add(
 @app.command()
 def start(
     *,
-    once: Annotated[bool, typer.Option(help="Work until nothing is ready, then exit.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Work until nothing is ready, then exit.")] = False,
     config: ConfigOption = None,
 ) -> int:
     """Run the daemon in the foreground."""
@@ -165,19 +170,21 @@ def start(
 def status(
     *,
     as_json: JsonOption = False,
-    done: Annotated[bool, typer.Option(help="Also tickets that are done or cancelled.")] = False,
-    since: Annotated[str | None, typer.Option(help="Only what changed since: 2h, 3d, or 2026-01-31.")] = None,
+    done: Annotated[bool, typer.Option("--done", help="Also tickets that are done or cancelled.")] = False,
+    since: Annotated[str | None, typer.Option(help="All that changed since: 2h, 3d, or 2026-01-31.")] = None,
     config: ConfigOption = None,
 ) -> None:
     """Show one row per ticket; works with the daemon down."""
     from runner import render
     from runner import status as of
+    from runner.home import Home
     from tickets.ticket import State
 
-    since_us = _since_us(since)
+    since_us, loaded = _since_us(since), _load(config)
     view = of.nothing()
-    with _nothing_is_fine(), _reading(_load(config)) as store:
-        view = store.read(of.look, states=[*State] if done else of.OPEN, since_us=since_us)
+    with _nothing_is_fine(), _reading(loaded) as store:
+        view = store.read(of.look, states=[*State] if done or since else of.OPEN, since_us=since_us)
+    view = replace(view, daemon=Home.of(loaded).holder())
     if as_json:
         typer.echo(render.to_json(view))
     else:
@@ -223,7 +230,7 @@ def events(
 
 @app.command()
 def diff(ticket: TicketArgument, config: ConfigOption = None) -> None:
-    """Print what a ticket has changed since its base, uncommitted work included."""
+    """Print what a ticket has changed since its base."""
     from runner import render
     from runner.daemon import repository_of
     from runner.store import tickets
@@ -233,7 +240,7 @@ def diff(ticket: TicketArgument, config: ConfigOption = None) -> None:
         row = store.read(tickets.get, ticket)
     if row.base_sha is None:
         raise RunnerError(f"ticket {ticket} has no worktree yet")
-    patch = repository_of(loaded).diff(ticket, row.base_sha, limit_bytes=_DIFF_BYTES)
+    patch = repository_of(loaded, None).diff(ticket, row.base_sha, limit_bytes=_DIFF_BYTES)
     sys.stdout.write(render.harmless(patch) if sys.stdout.isatty() else patch)  # echo would take escapes out of a patch
 
 
@@ -301,9 +308,21 @@ def hold(ticket: TicketArgument, config: ConfigOption = None) -> None:
 
 
 @app.command()
-def release(ticket: TicketArgument, config: ConfigOption = None) -> None:
-    """Let a ticket that is held or waits go on from where it stood; finished work is not paid again."""
-    _steer(config, "release", ticket)
+def release(
+    ticket: TicketArgument,
+    *,
+    budget_usd: Annotated[
+        float, typer.Option("--budget-usd", help="Its new cap, over all its runs.", min=0, show_default=False)
+    ] = 0,
+    config: ConfigOption = None,
+) -> None:
+    """Let a held or waiting ticket go on where it stood.
+
+    A finished conversation is not paid again: only checks and delivery are done.
+    """
+    if not isfinite(budget_usd):
+        raise UsageError(f"--budget-usd {budget_usd}: an amount in dollars")
+    _steer(config, "release", ticket, budget_microusd=round(budget_usd * 1_000_000))
 
 
 @app.command()
@@ -313,7 +332,10 @@ def retry(
     fresh: Annotated[bool, typer.Option("--fresh", help="In a new session.")] = False,
     config: ConfigOption = None,
 ) -> None:
-    """Let the agent work on a ticket again."""
+    """Let the agent work on a ticket again, which costs.
+
+    It goes on in its session, or with --fresh in a new one that is told what was done.
+    """
     _steer(config, "retry", ticket, fresh=fresh)
 
 
@@ -354,7 +376,10 @@ def effects(
 
 @app.command()
 def approve(key: KeyArgument, config: ConfigOption = None) -> None:
-    """Let an effect that waits for approval be performed; `settle KEY --abandon` says no."""
+    """Let an effect that waits for approval be performed.
+
+    `settle KEY --abandon` says no.
+    """
     _steer(config, "approve", key=key)
 
 
@@ -441,12 +466,15 @@ def _steer(
     key: str = "",
     decision: str = "",
     text: str = "",
+    budget_microusd: int = 0,
 ) -> None:
     """Tell the daemon, or, while none holds the home, do it here."""
     from runner import steering
     from runner.commands import Command, Verb
 
-    command = Command(Verb(verb), ticket, fresh=fresh, key=key, decision=decision, text=text)
+    command = Command(
+        Verb(verb), ticket, fresh=fresh, key=key, decision=decision, text=text, budget_microusd=budget_microusd
+    )
     typer.echo(steering.steer(_load(path), command))
 
 

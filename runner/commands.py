@@ -65,6 +65,8 @@ class Command:
     """Of SETTLE: `done`, `retry` or `abandon`."""
     text: str = ""
     """An answer, or what became of an effect that a person saw done."""
+    budget_microusd: int = 0
+    """With RELEASE: the ticket's new cap; 0 leaves it as it is."""
     by: str = "operator"
 
 
@@ -126,8 +128,8 @@ def perform(tx: Tx, command: Command) -> Reply:
         queue.pause(tx, reason="operator", note="", by=command.by)
         return Reply("the queue is paused: running tickets go on, no other starts")
     if command.verb is Verb.RESUME:
-        queue.resume(tx, by=command.by)
-        return Reply("the queue goes on")
+        was_paused = queue.resume(tx, by=command.by)
+        return Reply("the queue goes on" if was_paused else "the queue is not paused")
     if command.verb is Verb.ANSWER:
         answered = questions.answer(tx, command.ticket, command.text, by=command.by)
         return Reply(f"{answered.id} has its answer and is {answered.state}")
@@ -138,6 +140,8 @@ def perform(tx: Tx, command: Command) -> Reply:
         return _settle(tx, command)
     before = tickets.get(tx, command.ticket).ticket
     after = tickets.apply(tx, command.ticket, move(command, before))
+    if command.budget_microusd > 0:
+        tickets.set_budget(tx, after.id, command.budget_microusd, by=command.by)
     if after.state is State.RUNNING:
         return Reply(f"{after.id} is running: asked to stop ({command.verb})", stop=True)
     return Reply(f"{after.id} is {after.state}")

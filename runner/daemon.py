@@ -101,14 +101,14 @@ def parts_of(
             store.close()
 
 
-def repository_of(config: Config, environ: Mapping[str, str] = os.environ) -> Repository:
-    """Return the repository of a configuration; its credential is for git alone."""
+def repository_of(config: Config, environ: Mapping[str, str] | None) -> Repository:
+    """Return the repository of a configuration, with git's credential unless `environ` is None."""
     return Repository(
         config.state_directory,
         config.repository,
         author_name=config.git.author_name,
         author_email=config.git.author_email,
-        credential_env=_git_credential(config, environ),
+        credential_env=None if environ is None else _git_credential(config, environ),
         timeout_s=config.git.timeout_s,
     )
 

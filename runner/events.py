@@ -66,6 +66,7 @@ class Name(StrEnum):
     TICKET_ANSWERED = "ticket.answered"
     TICKET_SETTLED = "ticket.settled"
 
+    BUDGET_SET = "budget.set"
     PROCESSES_REAPED = "processes.reaped"
     WORKTREE_MADE = "worktree.made"
     WORKTREE_REUSED = "worktree.reused"

@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from pwd import getpwuid
+from socket import gethostname
 from typing import Self
 
 from runner.config import DATABASE_FILE, Config
@@ -46,11 +47,19 @@ class Home:
 
     path: Path
     queue: Path
+    host: str = ""
+    """Given where several hosts share one database."""
 
     @classmethod
     def of(cls, config: Config) -> Self:
         """Return the state directory of a configuration."""
-        return cls(config.state_directory, config.queue_directory)
+        shared = not config.database_url.startswith("sqlite:")
+        return cls(config.state_directory, config.queue_directory, gethostname() if shared else "")
+
+    @property
+    def name(self) -> str:
+        """What the database calls this home: no other daemon of that database has the same."""
+        return f"{self.host}:{self.path}" if self.host else str(self.path)
 
     @property
     def database(self) -> Path:

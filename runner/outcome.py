@@ -27,6 +27,8 @@ class StoppedBy(StrEnum):
     """No message within the start limit."""
     SILENCE = "silence"
     TOOL_SILENCE = "tool_silence"
+    RUN = "run"
+    """The whole run took too long."""
     LINGER = "linger"
     """The result was there and the process did not go."""
 
@@ -158,7 +160,7 @@ _AUTHORIZATION = frozenset(
 )
 _WEATHER = frozenset({"rate_limit", "overloaded", "server_error"})
 _CONTEXT_FULL = frozenset({"blocking_limit", "prompt_too_long", "rapid_refill_breaker"})
-_OUR_CLOCKS = frozenset({StoppedBy.START, StoppedBy.SILENCE, StoppedBy.TOOL_SILENCE})
+_OUR_CLOCKS = frozenset({StoppedBy.START, StoppedBy.SILENCE, StoppedBy.TOOL_SILENCE, StoppedBy.RUN})
 _FAILED_STARTS_TO_HOLD = 6
 """Twice what gives up a session: the new one failed in the same way."""
 

@@ -49,11 +49,11 @@ def overview(view: Overview, console: Console) -> None:
     total = sum(line.sums.cost_microusd for line in view.lines)
     today = f"${total / 1e6:.4f} for these tickets; today ${view.spent_today_microusd / 1e6:.4f} spent"
     console.print(f"\n{today}, ${view.reserved_microusd / 1e6:.2f} reserved")
+    console.print("no daemon runs" if view.daemon is None else f"daemon: pid {view.daemon or 'unknown'}")
     if view.pause is not None:
         until = f" until {clock(view.pause.until_us)}" if view.pause.until_us else ""
-        console.print(
-            shown(f"paused{until} by {view.pause.by}: {view.pause.note or view.pause.reason}"), style="yellow"
-        )
+        why_paused = f": {view.pause.note}" if view.pause.note else ""
+        console.print(shown(f"paused{until} by {view.pause.by}{why_paused}"), style="yellow")
         console.print("`ticket-runner resume` lets the queue go on")
     for refusal in view.refused:
         console.print(shown(f"not taken: {refusal}"), style="yellow")
@@ -203,7 +203,7 @@ def _runs(runs: Iterable[RunRow]) -> Table:
 
 def _told(event: Event) -> str:
     ids = " ".join(part for part in (event.ticket, event.run or "") if part)
-    payload = " ".join(f"{key}={value}" for key, value in event.payload.items() if value is not None)
+    payload = " ".join(f"{key}={value}" for key, value in event.payload.items() if value is not None and value != "")
     return " ".join(f"{clock(event.at_us)}  {event.name:<22} {ids}  {payload}".rstrip().splitlines())
 
 

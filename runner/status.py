@@ -35,6 +35,8 @@ class Overview:
     refused: list[Refused]
     spent_today_microusd: int
     reserved_microusd: int
+    daemon: int | None = None
+    """The pid of the daemon that holds the home, 0 when it cannot be told, None when there is none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from runner.accounts import account
 from runner.agent import Stop
 from runner.commands import Command
 from runner.effects import Ledger
-from runner.errors import Exit
+from runner.errors import ConfigError, Exit
 from runner.mirror import Mirror
 from runner.occupy import STORE_RETRY_S, occupy
 from runner.outcome import StoppedBy
@@ -31,6 +31,7 @@ from runner.reports import Told
 from runner.signals import Ladder
 from runner.store import StoreUnavailable, Tx, queue, tickets
 from runner.store.tickets import Row
+from runner.worktree import BaseMissing, RepositoryDenied, RepositoryUnreachable
 from tickets.source import Refused, Source
 from tickets.ticket import State
 
@@ -73,15 +74,15 @@ class Supervisor:
                 async with anyio.create_task_group() as claims:
                     await self._loop(claims, self.ledger)
             self.over.set()
+            await self.parts.store.write(queue.end_epoch, self.epoch)
             around.cancel_scope.cancel()
-        await self.parts.store.write(queue.end_epoch, self.epoch)
         return self._exit()
 
     async def _begin(self) -> None:
         """Own the home: what is left of earlier daemons here is ended, accounted for and put back."""
-        home = str(self.parts.home.path)
+        home = self.parts.home.name
         self.epoch = await self.parts.store.write(queue.begin_epoch, socket.gethostname(), home, os.getpid())
-        left = await run_sync(processes.find, home)
+        left = await run_sync(processes.find, str(self.parts.home.path))
         async with anyio.create_task_group() as sweep:
             for ticket in {found.cookie.ticket for found in left if found.cookie.kind == "agent"}:
                 sweep.start_soon(reap, self.parts, ticket)
@@ -89,12 +90,22 @@ class Supervisor:
         await self.parts.store.write(_orphan_all, home, self.epoch)
         self.mirror.changed(*await self.parts.store.write(tickets.states))
         await run_sync(self.parts.repository.prepare)
+        await self._see_base()
+
+    async def _see_base(self) -> None:
+        """Refuse a configured base that is not there, before any ticket is held for it."""
+        try:
+            await run_sync(self.parts.repository.fetch_base, self.parts.config.git.base)
+        except BaseMissing as error:
+            raise ConfigError(f"git.base: {error}") from error
+        except (RepositoryUnreachable, RepositoryDenied) as error:
+            log.warn("repository.unreachable", error=str(error))
 
     def _ledger(self, tasks: TaskGroup) -> Ledger:
         parts = self.parts
         return Ledger(
             parts.store,
-            home=str(parts.home.path),
+            home=parts.home.name,
             epoch=self.epoch,
             performers=parts.performers,
             limit=parts.config.limits.effects,
@@ -142,14 +153,14 @@ class Supervisor:
             partial(
                 tickets.claim_next,
                 epoch=self.epoch,
-                home=str(self.parts.home.path),
+                home=self.parts.home.name,
                 lease_s=self.parts.config.clocks.lease_s,
             )
         )
 
     async def _until_due_s(self) -> float:
         def until(tx: Tx) -> float:
-            due_us = tickets.next_due_us(tx, str(self.parts.home.path))
+            due_us = tickets.next_due_us(tx, self.parts.home.name)
             return self.parts.config.poll_s if due_us is None else max((due_us - tx.now_us) / 1e6, 0.05)
 
         due_s = await self.parts.store.write(until)

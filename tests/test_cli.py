@@ -145,17 +145,24 @@ def test_a_configured_base_that_is_not_there_is_found(shell: Shell) -> None:
     assert "has no branch 'trunk'; it has main: set `base` to one of these" in checked.out
 
 
-def test_tickets_without_a_base_are_held_and_kept(shell: Shell) -> None:
-    """A ticket whose base branch is not there, its own or the configured one, is held with the branch's name."""
+def test_a_configured_base_that_is_not_there_ends_the_start(shell: Shell) -> None:
+    """A daemon whose configured base is not there ends with 78 and the key, before it touches a ticket."""
     shell.configure('[git]\nbase = "trunk"')
+    shell("add", shell.ticket("fix"))
+    started = shell.process("start", "--once", environ={"ANTHROPIC_API_KEY": KEY})
+    assert started.code == 78
+    assert "ticket-runner: git.base: " in started.err
+    assert "has no branch 'trunk'; it has main" in started.err
+    assert shell.files() == {"fix.md": TEXT.encode()}
+
+
+def test_a_ticket_without_a_base_is_held_and_kept(shell: Shell) -> None:
+    """A ticket whose own base branch is not there is held with the branch's name."""
     own = "---\nbase: gone\n---\n" + TEXT
     shell("add", shell.ticket("own", own))
-    shell("add", shell.ticket("configured"))
     assert shell.process("start", "--once", environ={"ANTHROPIC_API_KEY": KEY}).code == 4
-    assert shell.files() == {"held/own.md": own.encode(), "held/configured.md": TEXT.encode()}
-    shown = shell("status").out
-    assert "has no branch 'gone'; it has main" in shown
-    assert "has no branch 'trunk'; it has main" in shown
+    assert shell.files() == {"held/own.md": own.encode()}
+    assert "has no branch 'gone'; it has main" in shell("status").out
 
 
 @pytest.mark.usefixtures("key")

@@ -182,6 +182,20 @@ def test_a_question_is_not_released(place: Place) -> None:
     assert do(place, Verb.CANCEL, "a") == "a is cancelled"
 
 
+def test_a_released_ticket_may_get_another_budget(place: Place) -> None:
+    """Letting a ticket go on with a new cap saves the cap and says so in the log; without one it keeps its own."""
+    place.take("a")
+    place.claim()
+    place.store.transact(tickets.apply, "a", Held(1, Reason.BUDGET))
+    place.store.transact(perform, Command(Verb.RELEASE, "a", budget_microusd=2_500_000))
+    assert place.store.read(tickets.get, "a").spec.budget_microusd == 2_500_000
+    assert [event.payload["budget_microusd"] for event in place.log("a") if event.name is Name.BUDGET_SET] == [
+        2_500_000
+    ]
+    place.store.transact(perform, Command(Verb.RELEASE, "a"))
+    assert place.store.read(tickets.get, "a").spec.budget_microusd == 2_500_000
+
+
 def test_pause_and_resume_are_harmless_twice(place: Place) -> None:
     """A paused queue claims nothing until it is resumed; saying it twice is logged once."""
     place.take("a")

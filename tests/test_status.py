@@ -223,7 +223,7 @@ def test_diff_has_uncommitted_work_too(shell: Shell, place: Place) -> None:
     """`diff` is a patch from the base of all there is, new files too; on a terminal none of it is obeyed."""
     place.take("fix")
     place.claim()
-    repository = daemon.repository_of(shell.config)
+    repository = daemon.repository_of(shell.config, None)
     repository.prepare()
     tree = repository.ensure("fix", None, base_sha=None)
     place.store.transact(tickets.set_tree, "fix", 1, home=str(shell.state), branch=tree.branch, base_sha=tree.base_sha)

@@ -413,6 +413,8 @@ def test_money_of_ticket_and_day(place: Place) -> None:
     assert place.store.read(runs.spent, "a") == 2**33 + 1
     assert [run.id for run in place.store.read(runs.unended)] == ["b/1"]
     assert place.store.read(runs.unended, "a") == []
+    assert [run.id for run in place.store.read(runs.unended, home=None)] == ["b/1"]
+    assert place.store.read(runs.unended, home="another") == []
     assert [run.id for run in place.store.read(runs.runs_of, "a")] == ["a/1", "a/2"]
 
 

@@ -226,7 +226,7 @@ class _Run:
         else:
             nearest = self.heard_at + clocks.silence_s, StoppedBy.SILENCE
         if clocks.run_s is not None:
-            nearest = min(nearest, (self.began + clocks.run_s, StoppedBy.SILENCE))
+            nearest = min(nearest, (self.began + clocks.run_s, StoppedBy.RUN))
         return nearest[0] - now, nearest[1]
 
     async def finish(self) -> None:

@@ -175,11 +175,13 @@ def runs_of(rx: Rx, ticket: str) -> list[RunRow]:
     return [_row(found) for found in rx.connection.execute(query).mappings()]
 
 
-def unended(rx: Rx, ticket: str | None = None) -> list[RunRow]:
-    """Return the runs whose end is not saved, of one ticket or of all."""
+def unended(rx: Rx, ticket: str | None = None, *, home: str | None = None) -> list[RunRow]:
+    """Return the runs whose end is not saved, of one ticket or of all; of those that have a worktree in `home`."""
     query = select(schema.run).where(_r.ended_at_us.is_(None)).order_by(_r.ticket, _r.number)
     if ticket is not None:
         query = query.where(_r.ticket == ticket)
+    if home is not None:
+        query = query.where(_r.ticket.in_(select(schema.ticket.c.id).where(schema.ticket.c.home == home)))
     return [_row(found) for found in rx.connection.execute(query).mappings()]
 
 

@@ -200,6 +200,17 @@ def set_tree(tx: Tx, ticket_id: str, token: int, *, home: str, branch: str, base
     tx.connection.execute(update(schema.ticket).where(_t.id == ticket_id).values(values))
 
 
+def set_budget(tx: Tx, ticket_id: str, microusd: int, *, by: str) -> None:
+    """Give a ticket another cap, over all its runs, than its source or the configuration gave it.
+
+    Raises:
+        UnknownTicket: There is no such ticket.
+    """
+    values = {"budget_microusd": microusd, "changed_at_us": tx.now_us}
+    tx.connection.execute(update(schema.ticket).where(_t.id == ticket_id).values(values))
+    tx.log(ticket_id, Name.BUDGET_SET, budget_microusd=microusd, by=by)
+
+
 def orphans(rx: Rx, *, home: str, epoch: int) -> list[Row]:
     """Return the running tickets whose daemon is dead, oldest first.
 
