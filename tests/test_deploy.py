@@ -27,10 +27,11 @@ def service() -> dict[str, str]:
 
 
 def test_the_example_is_the_template() -> None:
-    """The shipped configuration is what `init` writes, to the byte, and can be loaded."""
-    example = DEPLOY / "ticket-runner.toml"
-    assert example.read_text() == template(Path("/srv/git/example.git"))
+    """The shipped configuration is what `init` writes, to the byte, with the unit's state directory."""
+    example, state = DEPLOY / "ticket-runner.toml", Path("/var/lib/ticket-runner/example")
+    assert example.read_text() == template(Path("/srv/git/example.git"), state_directory=state)
     assert Config.load(example, {}).name == "example"
+    assert service()["StateDirectory"] == "ticket-runner/%i"
 
 
 def test_the_unit_agrees_with_the_daemon() -> None:

@@ -22,9 +22,15 @@ _HEAD = """\
 _WIDTH = 100
 
 
-def template(repository: Path | str) -> str:
-    """Return the text of a configuration for `repository`, all else at its default."""
-    return "\n".join([_HEAD, *_table(Config, {"repository": str(repository)}, "")])
+def template(repository: Path | str, *, state_directory: Path | None = None) -> str:
+    """Return the text of a configuration for `repository`, all else at its default.
+
+    Under systemd the state directory is said too: a command that is typed has no $STATE_DIRECTORY to find it by.
+    """
+    given = {"repository": str(repository)}
+    if state_directory is not None:
+        given["state_directory"] = str(state_directory)
+    return "\n".join([_HEAD, *_table(Config, given, "")])
 
 
 def _table(model: type[BaseModel], given: Mapping[str, str], name: str) -> Iterator[str]:
