@@ -1,14 +1,13 @@
 """A real daemon over a small repository and a scripted model: started, killed, steered and looked at by a test.
 
 A daemon is a process of its own: `ticket-runner start`, or, for a test that wants it to
-die or to look around at an event, this module as a program, which is the same but for
-what it does when it is told of an event. All that is asked of it is asked as an operator
+die or to look around at an event, observed.py, which is the same but for what it does
+when it is told of an event. All that is asked of it is asked as an operator
 does, through the command line, but for the log, which is read from the store.
 
 Knows how a test waits; does not know what is proved.
 """
 
-import argparse
 import json
 import os
 import select
@@ -22,12 +21,11 @@ from functools import partial
 from pathlib import Path
 from threading import Event as Waiting
 from time import monotonic
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import anyio
-from pydantic import BaseModel
 
-from runner import log, processes
+from runner import processes
 from runner.config import Config
 from runner.errors import ConfigError
 from runner.events import Event, Name
@@ -36,6 +34,8 @@ from runner.offline import Failure, Reply, Scene, Script, ScriptedServer, Served
 from runner.processes import Found
 from runner.store import Store, StoreUnavailable
 from runner.store.log import events
+from tests.observed import Look
+from tests.shown import Overview, Shown
 from tickets import folder
 
 T = TypeVar("T")
@@ -47,123 +47,6 @@ LONG_S = 45.0
 """For what takes seconds: two of a run's starts share a core with other tests."""
 _PROJECT = Path(__file__).parent.parent
 _PROGRAM = Path(sys.executable).with_name("ticket-runner")
-
-
-class Ticket(BaseModel):
-    """Of `show --json` and `status --json`: what a ticket's facts decided."""
-
-    id: str
-    state: str
-    reason: str | None
-    note: str
-    token: int
-    attempts: int
-    waits: int
-    not_before_us: int
-
-
-class Cost(BaseModel):
-    """What a run cost."""
-
-    microusd: int
-    kind: str
-    cut: bool
-
-
-class Run(BaseModel):
-    """A row of a ticket's runs."""
-
-    id: str
-    session: str
-    kind: str
-    outcome: str | None
-    cost: Cost | None
-    allowance_microusd: int
-    carried_microusd: int
-    subtype: str | None
-    api_error_status: int | None
-
-
-class Session(BaseModel):
-    """A row of a ticket's sessions."""
-
-    id: str
-    generation: int
-    confirmed: bool
-    closed_reason: str | None
-
-
-class Row(BaseModel):
-    """A ticket and where its work is."""
-
-    ticket: Ticket
-    branch: str | None
-    base_sha: str | None
-
-
-class Shown(BaseModel):
-    """`show --json`."""
-
-    now_us: int
-    why: str
-    spent_microusd: int
-    row: Row
-    sessions: list[Session]
-    runs: list[Run]
-
-    @property
-    def ticket(self) -> Ticket:
-        """The ticket itself."""
-        return self.row.ticket
-
-    @property
-    def kinds(self) -> list[tuple[str, str | None]]:
-        """Kind and outcome of every run."""
-        return [(run.kind, run.outcome) for run in self.runs]
-
-
-class Sums(BaseModel):
-    """What a line adds up."""
-
-    runs: int
-    cost_microusd: int
-    cut: bool
-
-
-class Line(BaseModel):
-    """A line of the table."""
-
-    ticket: Ticket
-    sums: Sums
-    session: str | None
-    generation: int | None
-
-
-class Pause(BaseModel):
-    """Why the queue waits."""
-
-    reason: str
-    note: str
-    by: str
-
-
-class Overview(BaseModel):
-    """`status --json`."""
-
-    lines: list[Line]
-    pause: Pause | None
-
-    def line(self, ticket: str) -> Line:
-        """Return the line of one ticket."""
-        return next(line for line in self.lines if line.ticket.id == ticket)
-
-
-class Look(BaseModel):
-    """What a daemon saw around it at an event."""
-
-    name: str
-    ticket: str
-    pids: list[int]
 
 
 def say(text: str) -> Reply:
@@ -297,7 +180,7 @@ class Site:
         if die_at is None and not look_at:
             command = [str(_PROGRAM), "start", "--config", str(self.file)]
         else:
-            command = [sys.executable, "-m", "tests.daemons", str(self.file), "--looks", str(self._looks)]
+            command = [sys.executable, "-m", "tests.observed", str(self.file), "--looks", str(self._looks)]
             command += [f"--die-at={die_at}"] if die_at is not None else []
             command += [f"--look-at={name}" for name in look_at]
         command += ["--once"] if once else []
@@ -473,34 +356,3 @@ def _make_repository(path: Path) -> None:
     (path / "README.md").write_text("A small repository.\n")
     for arguments in (("init", "--quiet", "-b", "main"), ("add", "."), ("commit", "--quiet", "-m", "Begin")):
         _git(path, *arguments)
-
-
-def main() -> int:
-    """Be a daemon that notes what is around it at some events, and kills itself at another."""
-    from runner import daemon  # noqa: PLC0415  a test needs no SDK to start a process that does
-
-    parser = argparse.ArgumentParser()
-    parser.add_argument("config", type=Path)
-    parser.add_argument("--once", action="store_true")
-    parser.add_argument("--die-at", type=Name)
-    parser.add_argument("--look-at", type=Name, action="append", default=[])
-    parser.add_argument("--looks", type=Path)
-    told = parser.parse_args()
-    config = Config.load(told.config)
-    home = str(Home.of(config).path)
-
-    def observe(event: Event) -> None:
-        log.show(event)
-        if event.name in told.look_at:
-            kind: Literal["agent"] = "agent"
-            pids = [each.pid for each in processes.find(home, event.ticket, kind)]
-            with told.looks.open("a") as file:
-                file.write(Look(name=event.name, ticket=event.ticket, pids=pids).model_dump_json() + "\n")
-        if event.name is told.die_at:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    return daemon.serve(config, once=told.once, on_event=observe)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
