@@ -204,7 +204,7 @@ def _said(config: Config, target: _Target, manifest: Manifest) -> Iterator[str]:
     shown = Repository(target.home.path, config.repository, author_name="-", author_email="-").shown
     if manifest.has_repository and shown != manifest.repository:
         note = target.home.path / "repository"
-        yield f"it is of {manifest.repository} and `repository` is {shown}: if that has moved, write its place to {note}"
+        yield f"it is of {manifest.repository} and `repository` is {shown}: if it has moved, write its place to {note}"
     if manifest.host == socket.gethostname() and Home(Path(manifest.home), Path(manifest.home)).holder() is not None:
         yield f"WARNING: a daemon works in {manifest.home}: stop it before one starts here, or both do the same work"
     elif manifest.running:
