@@ -153,12 +153,11 @@ def _queue(tables: Tables) -> Iterator[Finding]:
 
 
 def _trees(repository: Repository, home: Home, tables: Tables, here: dict[str, Row]) -> Iterator[Finding]:
-    survey = repository.survey()
-    for path in survey.registered:
-        if path.parent != home.worktrees.resolve() or path.name not in tables.rows:
-            yield Finding(
-                path.name, f"a worktree of no ticket is at {path}", "look at it, then `git worktree remove` it"
-            )
+    survey, worktrees = repository.survey(), home.worktrees.resolve()
+    for path in sorted({*survey.registered, *worktrees.glob("*")}):
+        if path.parent != worktrees or path.name not in tables.rows:
+            what, todo = ("a worktree", "remove") if path in survey.registered else ("something", "move")
+            yield Finding(path.name, f"{what} of no ticket is at {path}", f"look at it, then {todo} it")
     for ticket, row in here.items():
         if row.base_sha is None or row.ticket.state not in _OPEN:
             continue
@@ -255,7 +254,10 @@ def _money(home: Home, tables: Tables, here: dict[str, Row]) -> Iterator[Finding
         if run.ticket in here:
             of_session[run.session].append(run)
     for session, those in of_session.items():
-        if not transcript.path(home.claude, home.worktrees / those[0].ticket, session).exists():
+        if (
+            _read(transcript.path(home.claude, home.worktrees / those[0].ticket, session)).state
+            is not Transcript.USABLE
+        ):
             continue
         for run, later in zip(those, [*those[1:], None], strict=True):
             yield from _bill(home, run, None if later is None else later.transcript_bytes)
