@@ -17,7 +17,7 @@ from runner import log
 from runner.agent import cli_environment
 from runner.children import base_environment, write_launcher
 from runner.config import Config, credential
-from runner.errors import ConfigError, Exit, RunnerError
+from runner.errors import ConfigError, Exit
 from runner.events import Event
 from runner.home import Home
 from runner.parts import Parts
@@ -53,13 +53,7 @@ def serve(
     """
     source = Folder(config.queue_directory)
     with parts_of(config, source, on_event=on_event, environ=environ) as parts:
-        supervisor = Supervisor(parts, source, _told(config), once=once)
-        try:
-            return anyio.run(supervisor.serve, backend="asyncio")
-        except BaseExceptionGroup as group:
-            if len(group.exceptions) == 1 and isinstance(group.exceptions[0], RunnerError):
-                raise group.exceptions[0] from group
-            raise
+        return anyio.run(Supervisor(parts, source, _told(config), once=once).serve, backend="asyncio")
 
 
 @contextmanager

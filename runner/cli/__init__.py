@@ -1,0 +1,41 @@
+"""The command line: parse, build the parts, call one function, return its exit code.
+
+Imports inside the commands, so that one that only reads needs neither the SDK nor git.
+"""
+
+import sys
+from io import TextIOWrapper
+
+from runner.cli import begin, look, steer, upkeep
+from runner.cli.common import app
+from runner.errors import ConfigError, Exit, RunnerError
+
+__all__ = ["app", "begin", "look", "main", "steer", "upkeep"]
+
+_MISUSED = 2
+"""What the parser leaves with when it cannot make sense of the words."""
+
+
+def main() -> None:
+    """Run the command line and exit."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that is not UTF-8 still gets its table
+    try:
+        app()
+    except SystemExit as left:
+        sys.exit(Exit.USAGE if left.code == _MISUSED else left.code)
+    except (RunnerError, ExceptionGroup, PermissionError) as error:
+        foreseen = _foreseen(error)
+        if foreseen is None:
+            raise
+        sys.stderr.write(f"ticket-runner: {foreseen}\n")
+        sys.exit(foreseen.exit_code)
+
+
+def _foreseen(error: Exception) -> RunnerError | None:
+    """Return what a daemon's task groups have wrapped, if that is one thing that we foresee."""
+    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    if isinstance(error, PermissionError):
+        return ConfigError(f"{error.filename}: permission denied: run this as the user who owns the state directory")
+    return error if isinstance(error, RunnerError) else None

@@ -1,0 +1,142 @@
+"""Read: status, show, events, diff, effects. Needs neither the SDK nor git, but for diff."""
+
+import sys
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from runner.cli.common import (
+    ConfigOption,
+    JsonOption,
+    TicketArgument,
+    app,
+    console,
+    load,
+    nothing_is_fine,
+    reading,
+)
+from runner.errors import RunnerError, UsageError
+
+if TYPE_CHECKING:
+    from runner.store.effects import EffectRow
+
+
+_DIFF_BYTES = 10 * 1024 * 1024
+
+
+@app.command()
+def status(
+    *,
+    as_json: JsonOption = False,
+    done: Annotated[bool, typer.Option("--done", help="Also tickets that are done or cancelled.")] = False,
+    since: Annotated[str | None, typer.Option(help="All that changed since: 2h, 3d, or 2026-01-31.")] = None,
+    config: ConfigOption = None,
+) -> None:
+    """Show one row per ticket; works with the daemon down."""
+    from runner import render
+    from runner import status as of
+    from runner.home import Home
+    from tickets.ticket import State
+
+    since_us, loaded = _since_us(since), load(config)
+    view = of.nothing()
+    with nothing_is_fine(), reading(loaded) as store:
+        view = store.read(of.look, states=[*State] if done or since else of.OPEN, since_us=since_us)
+    view = replace(view, daemon=Home.of(loaded).holder())
+    if as_json:
+        typer.echo(render.to_json(view))
+    else:
+        render.overview(view, console())
+
+
+@app.command()
+def show(ticket: TicketArgument, *, as_json: JsonOption = False, config: ConfigOption = None) -> None:
+    """Show all that is known of one ticket."""
+    from runner import render
+    from runner import status as of
+
+    with reading(load(config)) as store:
+        view = store.read(of.look_at, ticket)
+    if as_json:
+        typer.echo(render.to_json(view))
+    else:
+        render.details(view, console())
+
+
+@app.command()
+def events(
+    ticket: Annotated[str | None, typer.Argument(help="Of one ticket only.", metavar="TICKET")] = None,
+    *,
+    since: Annotated[int, typer.Option(help="Only those after this number.")] = 0,
+    as_json: JsonOption = False,
+    config: ConfigOption = None,
+) -> None:
+    """Print the log."""
+    from runner import render
+    from runner.store import log, tickets
+
+    with nothing_is_fine(ticket), reading(load(config)) as store:
+        if ticket is not None:
+            store.read(tickets.get, ticket)
+        while entries := store.read(log.events, ticket=ticket, since=since):
+            since = entries[-1].id
+            if as_json:
+                typer.echo("\n".join(map(render.entry_json, entries)))
+            else:
+                render.events(entries, console())
+
+
+@app.command()
+def diff(ticket: TicketArgument, config: ConfigOption = None) -> None:
+    """Print what a ticket has changed since its base."""
+    from runner import render
+    from runner.daemon import repository_of
+    from runner.store import tickets
+
+    loaded = load(config)
+    with reading(loaded) as store:
+        row = store.read(tickets.get, ticket)
+    if row.base_sha is None:
+        raise RunnerError(f"ticket {ticket} has no worktree yet")
+    patch = repository_of(loaded, None).diff(ticket, row.base_sha, limit_bytes=_DIFF_BYTES)
+    sys.stdout.write(render.harmless(patch) if sys.stdout.isatty() else patch)  # echo would take escapes out of a patch
+
+
+@app.command()
+def effects(
+    ticket: Annotated[str | None, typer.Argument(help="Of one ticket only.", metavar="TICKET")] = None,
+    *,
+    as_json: JsonOption = False,
+    config: ConfigOption = None,
+) -> None:
+    """List effects outside, those of unknown outcome first."""
+    from runner import render
+    from runner.store import effects as ledger
+    from runner.store import tickets
+
+    rows: list[EffectRow] = []
+    with nothing_is_fine(ticket), reading(load(config)) as store:
+        if ticket is not None:
+            store.read(tickets.get, ticket)
+        rows = store.read(ledger.effects, ticket=ticket)
+    if as_json:
+        typer.echo(render.to_json(rows))
+    else:
+        render.effects(rows, console())
+
+
+def _since_us(text: str | None) -> int | None:
+    if text is None:
+        return None
+    units = {"m": "minutes", "h": "hours", "d": "days"}
+    try:
+        if text[-1:] in units and text[:-1].isdigit():
+            at = datetime.now(UTC) - timedelta(**{units[text[-1]]: int(text[:-1])})
+        else:
+            at = datetime.fromisoformat(text)
+            at = at if at.tzinfo else at.replace(tzinfo=UTC)
+    except (ValueError, OverflowError) as error:
+        raise UsageError(f"--since {text!r}: say 30m, 2h, 3d, or a date as 2026-01-31") from error
+    return int(at.timestamp() * 1_000_000)
