@@ -103,8 +103,9 @@ def effects(rows: Iterable[EffectRow], console: Console) -> None:
         table.add_column(name, overflow="fold")
     for row in rows:
         state = "unknown" if row.is_unknown else "approval" if row.waits_for_approval else str(row.state)
-        outcome = (row.outcome or "").partition("\n")[0]
-        table.add_row(*map(shown, (row.key, row.kind, state, str(row.attempts), outcome)))
+        asked = ", ".join(f"{name}={value}" for name, value in row.payload.items())  # what a person says yes or no to
+        said = asked if row.waits_for_approval else (row.outcome or "").partition("\n")[0]
+        table.add_row(*map(shown, (row.key, row.kind, state, str(row.attempts), said)))
     console.print(table if table.row_count else "no effects")
 
 
