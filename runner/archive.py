@@ -19,11 +19,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from gzip import BadGzipFile
 from pathlib import Path, PurePosixPath
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from runner.errors import RunnerError
+from tickets.ticket import id_problem
 
 MANIFEST, DATABASE, BUNDLE, SHALLOW = "manifest.json", "database.sqlite3", "repository.bundle", "shallow"
 TRANSCRIPTS, QUEUE = "transcripts", "queue"
@@ -41,13 +42,19 @@ class NotABackup(RunnerError):
         return f"{self.file} cannot be restored: {self.why}"
 
 
+def _ticket_id(text: str) -> str:
+    if problem := id_problem(text):
+        raise ValueError(problem)
+    return text
+
+
 class Worktree(BaseModel):
     """A worktree in the bundle, as worktree.Saved."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    ticket: str
-    head: str
+    ticket: Annotated[str, AfterValidator(_ticket_id)]
+    head: Annotated[str, Field(pattern=r"^[0-9a-f]{40,64}$")]
     ref: str | None
     left_out: tuple[str, ...]
 

@@ -36,6 +36,7 @@ from runner.worktree import Saved
 
 _LEVEL = 6
 _LINE_BYTES = 64 * 1024 * 1024
+_BLOCK_BYTES = 1024 * 1024
 
 
 def backup(config: Config, file: Path, environ: Mapping[str, str] = os.environ) -> Iterator[str]:
@@ -179,7 +180,8 @@ def _put(tar: tarfile.TarFile, name: str, path: Path, room: Path, secrets: Colle
 
 def _copy(source: BinaryIO, to: BinaryIO, size: int, secrets: Collection[bytes]) -> None:
     """Copy with every secret blotted out; the length stays, since runs know where in a transcript they began."""
-    while size > 0 and (line := source.readline(min(size, _LINE_BYTES))):
+    take, most = (source.readline, _LINE_BYTES) if secrets else (source.read, _BLOCK_BYTES)
+    while size > 0 and (line := take(min(size, most))):
         size -= len(line)
         for secret in secrets:
             line = line.replace(secret, b"*" * len(secret))

@@ -92,9 +92,9 @@ def _demand_fit(target: _Target, manifest: Manifest, file: Path) -> None:
     if (target.database is None) != (manifest.database == "postgresql"):
         raise ConfigError(f"{file} is of a {manifest.database} database and database_url is of another kind")
     if len(transcript.directory(target.home.claude, target.home.worktrees / ("x" * 64)).name) >= _NAME_CHARS:
-        raise ConfigError(
-            f"{target.home.path}: the path is too long for sessions to be found there: choose a shorter one"
-        )
+        raise ConfigError(f"{target.home.path}: sessions could not be found at so long a path: choose a shorter one")
+    if target.database is None and not _reads(target, audit.has_home, manifest.home):
+        raise RunnerError(f"the database knows nothing of {manifest.home}: load the dump of the same time first")
 
 
 def _demand_empty(target: _Target) -> None:
@@ -120,6 +120,7 @@ def _filled(config: Config, target: _Target, manifest: Manifest, room: Path) -> 
         if (room / name).exists():
             _into(room / name, target.home.path / name)
     yield from _queue(target, room)
+    os.sync()  # before the database says that it is there
     if target.database is not None:
         _into(room / DATABASE, target.database)
     else:

@@ -27,13 +27,13 @@ from tickets.ticket import Spec
 git = Site.run_git
 
 
-def configured(root: Path, state: str = "state", **settings: object) -> Config:
-    """Return the configuration of a small repository in `root`, whose state is in `state`."""
+def configured(root: Path, state_directory: str = "state", **settings: object) -> Config:
+    """Return the configuration of a small repository in `root`, whose state is in `state_directory`."""
     if not (root / "repo").exists():
         (root / "repo").mkdir()
         git(root / "repo", "init", "--quiet", "-b", "main")
         git(root / "repo", "commit", "--quiet", "--allow-empty", "-m", "Begin")
-    return Config.of({"repository": "repo", "state_directory": state, **settings}, Surroundings(root, {}))
+    return Config.of({"repository": "repo", "state_directory": state_directory, **settings}, Surroundings(root, {}))
 
 
 @dataclass
@@ -41,6 +41,7 @@ class Place:
     """An open home."""
 
     root: Path
+    settings: Mapping[str, object] = field(default_factory=dict)
     config: Config = field(init=False)
     home: Home = field(init=False)
     store: Store = field(init=False)
@@ -48,7 +49,7 @@ class Place:
     epoch: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.config = configured(self.root)
+        self.config = configured(self.root, "state", **self.settings)
         self.home = Home.of(self.config)
         self.home.prepare()
         self.store = Store.open(self.config.database_url)

@@ -6,7 +6,7 @@ import os
 import shutil
 import stat
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from threading import Event, Thread
@@ -21,7 +21,7 @@ from runner.offline import Reply, ToolUse, final_text_of
 from runner.parts import local_copies
 from runner.restore import restore
 from runner.session import session_id
-from runner.store import Store, effects
+from runner.store import Store, effects, tickets
 from runner.store.effects import EffectState, Wish
 from tests.daemons import COST, Site, bash, say, wait_until_gone
 from tests.homes import Place, configured, differences, git, opened, repaired
@@ -253,12 +253,16 @@ def test_a_file_that_is_no_backup_is_refused(here: Place, tmp_path: Path) -> Non
         "text": b"no archive",
         "later": rewritten(file, tmp_path / "l", manifest=json.dumps(manifest | {"format": 2}).encode()).read_bytes(),
     }
-    evil = manifest | {"worktrees": [manifest["worktrees"][0] | {"ref": "--force"}]}
+    evil, outside = (
+        json.dumps(manifest | {"worktrees": [manifest["worktrees"][0] | change]}).encode()
+        for change in ({"ref": "--force"}, {"ticket": "../outside"})
+    )
+    bad["outside"] = rewritten(file, tmp_path / "o", manifest=outside).read_bytes()
     for name, content in bad.items():
         (tmp_path / name).write_bytes(content)
         with pytest.raises(NotABackup, match=name):
             said(restore(configured(tmp_path, f"of-{name}"), tmp_path / name))
-    rewritten(file, tmp_path / "evil", manifest=json.dumps(evil).encode())
+    rewritten(file, tmp_path / "evil", manifest=evil)
     with pytest.raises(RunnerError, match="no branch"):
         said(restore(configured(tmp_path, "of-evil"), tmp_path / "evil"))
     with pytest.raises(RunnerError, match="No such file"):
@@ -271,6 +275,28 @@ def test_another_kind_of_database_is_refused(here: Place, tmp_path: Path) -> Non
     url = "postgresql+psycopg://nobody@localhost/nothing"
     with pytest.raises(ConfigError, match="another kind"):
         said(restore(configured(tmp_path, "there", database_url=url), tmp_path / "b"))
+
+
+@pytest.mark.proof
+def test_a_postgresql_database_is_dumped_by_its_own_tool(tmp_path: Path, postgresql: Callable[[], str]) -> None:
+    """The backup says so and has all the rest; a database without the dump is refused, and with it is moved."""
+    url = postgresql()
+    here = Place(tmp_path, {"database_url": url})
+    with closing(here.store):
+        here.claim("t")
+        here.end(here.converse("t", {"type": "user"}), 0)
+        assert "dump it with pg_dump BEFORE" in said(backup(here.config, tmp_path / "b", {}))
+        assert "database.sqlite3" not in members(tmp_path / "b")
+        with pytest.raises(ConfigError, match="nothing has run"):
+            said(restore(configured(tmp_path, "there", database_url=postgresql()), tmp_path / "b"))
+        other = postgresql()
+        Store.open(other).close()
+        with pytest.raises(RunnerError, match="load the dump"):
+            said(restore(configured(tmp_path, "there", database_url=other), tmp_path / "b"))
+        there = configured(tmp_path, "there", database_url=url)
+        said(restore(there, tmp_path / "b"))
+        assert here.store.read(tickets.get, "t").home == str(Home.of(there).path)
+        assert differences(there) == []
 
 
 @pytest.mark.timeout(180)
