@@ -4,6 +4,7 @@ Knows transcripts and runs. Does not know what may be spent.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from anyio.to_thread import run_sync
@@ -13,7 +14,7 @@ from runner.budget import Cost, run_cost
 from runner.outcome import Ending, Outcome
 from runner.parts import Parts
 from runner.session import Transcript
-from runner.store import runs
+from runner.store import log, runs
 from runner.store.runs import RunRow
 
 
@@ -29,12 +30,20 @@ class Bill:
 async def account(parts: Parts, ticket: str | None = None) -> None:
     """End the runs of one ticket, or of all, that a dead daemon left open, with what their transcripts tell."""
     for run in await parts.store.write(runs.unended, ticket, home=parts.home.name):
-        bill = await run_sync(bill_of, parts.home.claude, parts.repository.path_of(run.ticket), run, None)
+        asking = await parts.store.write(log.may_be_asking, run.id)
+        tree = parts.repository.path_of(run.ticket)
+        bill = await run_sync(partial(bill_of, parts.home.claude, tree, run, None, asking=asking))
         await parts.store.write(runs.end_run, run.id, outcome=Outcome.ORPHANED, cost=bill.cost, turns=bill.turns)
 
 
 def bill_of(
-    config_dir: Path, worktree: Path, run: RunRow, ending: Ending | None, *, until_bytes: int | None = None
+    config_dir: Path,
+    worktree: Path,
+    run: RunRow,
+    ending: Ending | None,
+    *,
+    asking: bool = False,
+    until_bytes: int | None = None,
 ) -> Bill:
     """Return what a run came to.
 
@@ -43,6 +52,8 @@ def bill_of(
         worktree: Of its ticket.
         run: The run.
         ending: None when its daemon died before it.
+        asking: The model may have been asked when it was last heard of. Claude Code writes its transcript up to 0.1 s
+            late, so of a process that was killed the transcript may not tell.
         until_bytes: How long the transcript was when the next run began; None when none did.
     """
     file = transcript.path(config_dir, worktree, run.session)
@@ -58,7 +69,7 @@ def bill_of(
         total=total,
         last_total=last_total,
         priced=None if unpriced else transcript.price(after.usages),
-        cut=after.cut and result is None,
+        cut=result is None and (after.cut or (asking and last_total is None)),
     )
     return Bill(cost, len(after.usages))
 

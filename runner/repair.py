@@ -17,7 +17,7 @@ from runner.home import Home
 from runner.outcome import Outcome
 from runner.parts import local_copies
 from runner.processes import ProcessesRemain
-from runner.store import Store, Tx, runs, tickets
+from runner.store import Store, Tx, log, runs, tickets
 from runner.worktree import Place
 
 
@@ -28,7 +28,8 @@ def repair(config: Config, store: Store) -> Iterator[str]:
     yield from _sweep(home, store)
     for run in store.read(runs.unended):
         if run.ticket in rows:
-            bill = bill_of(home.claude, home.worktrees / run.ticket, run, None)
+            asking = store.read(log.may_be_asking, run.id)
+            bill = bill_of(home.claude, home.worktrees / run.ticket, run, None, asking=asking)
             store.transact(runs.end_run, run.id, outcome=Outcome.ORPHANED, cost=bill.cost, turns=bill.turns)
             yield f"{run.ticket}: ended run {run.id}, which cost ${bill.cost.microusd / 1e6:.4f} ({bill.cost.kind})"
     repository = local_copies(config)

@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from anyio.to_thread import run_sync
 
@@ -26,7 +27,7 @@ from runner.outcome import RULES, Ending, Outcome, StoppedBy, classify
 from runner.parts import Parts
 from runner.processes import Cookie
 from runner.session import Kind, Plan, Session, Transcript, after_failed_resume, choose, session_id
-from runner.store import Tx, runs, sessions, tickets
+from runner.store import Tx, log, runs, sessions, tickets
 from runner.store.runs import RunRow
 from runner.store.tickets import Row
 from runner.worktree import Tree
@@ -107,7 +108,9 @@ async def _run(parts: Parts, row: Row, tree: Tree, plan: Plan, brief: Brief, sto
         before_tool=listener.before_tool,
         on_message=listener.on_message,
     )
-    ran = Ran(begun.id, classify(ending), ending, await run_sync(bill_of, parts.home.claude, tree.path, begun, ending))
+    asking = await parts.store.write(log.may_be_asking, begun.id)
+    bill = await run_sync(partial(bill_of, parts.home.claude, tree.path, begun, ending, asking=asking))
+    ran = Ran(begun.id, classify(ending), ending, bill)
     account = "" if ending.result is None else parts.redactor.text(ending.result.text)
     if not await parts.store.write(_end, row=row, run=begun, ran=ran, cli=listener.cli_version, account=account):
         stop.set(StoppedBy.LOST)

@@ -87,6 +87,14 @@ def moved(rx: Rx, ticket: str) -> bool:
     return last is not None and _event(last).payload.get("moved") is True
 
 
+def may_be_asking(rx: Rx, run: str) -> bool:
+    """Return whether the model may have been asked when a run was last heard of: it had begun, and was in no tool."""
+    query = select(_e.name, func.count()).where(_e.run == run).group_by(_e.name)
+    counts = {Name(name): int(count) for name, count in rx.connection.execute(query).all()}
+    in_tools = counts.get(Name.TOOL_STARTED, 0) > counts.get(Name.TOOL_ENDED, 0)
+    return Name.AGENT_STARTED in counts and not in_tools
+
+
 def failed_check(rx: Rx, ticket: str) -> str | None:
     """Return the command of the check that failed after the agent last finished, or None."""
     query = (
