@@ -13,6 +13,7 @@ from threading import Event, Thread
 
 import pytest
 
+from runner import transcript
 from runner.archive import NotABackup
 from runner.backup import backup
 from runner.errors import ConfigError, RunnerError
@@ -81,6 +82,49 @@ def test_a_worktree_comes_back_as_it_was(here: Place, tmp_path: Path) -> None:
     assert git(moved, "rev-parse", "--git-common-dir") == str(Home.of(there).clone)
     assert local_copies(there).ensure("t", None, base_sha=git(moved, "rev-parse", "HEAD~1")).made is False
     git(moved, "fsck", "--strict")
+
+
+def test_what_is_left_out_is_said(here: Place, tmp_path: Path) -> None:
+    """A repository in a worktree and a merge under way are not in a backup, which says so; HEAD is where it was."""
+    tree = here.claim("t")
+    (tree / "inner").mkdir()
+    git(tree / "inner", "init", "--quiet")
+    git(tree / "inner", "commit", "--quiet", "--allow-empty", "-m", "Inner")
+    git(tree, "commit", "--quiet", "--allow-empty", "-m", "Work")
+    git(tree, "checkout", "--quiet", "--detach")
+    (tree / "file").write_text("theirs")
+    git(tree, "add", "file")
+    git(tree, "commit", "--quiet", "-m", "Theirs")
+    head = git(tree, "rev-parse", "HEAD")
+    git(tree, "checkout", "--quiet", "--detach", "ticket/t~1")
+    git(tree, "merge", "--quiet", "--no-ff", "--no-commit", head)
+    here.claim("u")
+    told = said(backup(here.config, tmp_path / "b", {}))
+    assert "t: not in it: the repository inner/ in it, its MERGE_HEAD" in told
+    assert "u: not in it" not in told
+    there = configured(tmp_path, "there")
+    said(restore(there, tmp_path / "b"))
+    moved = Home.of(there).worktrees / "t"
+    assert git(moved, "rev-parse", "HEAD") == git(tree, "rev-parse", "HEAD")
+    assert git(moved, "rev-parse", "--abbrev-ref", "HEAD") == "HEAD"
+    assert git(moved, "ls-files", "--others") == "file"
+    assert git(moved, "log", "--format=%s", "ticket/t") == "Work\nBegin"
+
+
+def test_a_shallow_repository_stays_one(tmp_path: Path) -> None:
+    """What a clone of a shallow origin does not have is missing from its restored copy, and nothing else is."""
+    configured(tmp_path)
+    git(tmp_path / "repo", "commit", "--quiet", "--allow-empty", "-m", "Second")
+    (tmp_path / "repo").rename(tmp_path / "whole")
+    git(tmp_path, "clone", "--quiet", "--depth=1", f"file://{tmp_path}/whole", "repo")
+    for here in opened(tmp_path):
+        here.claim("t")
+        said(backup(here.config, tmp_path / "b", {}))
+    there = configured(tmp_path, "there")
+    said(restore(there, tmp_path / "b"))
+    for copy in ("clone", "outbox.git"):
+        assert git(Home.of(there).path / copy, "log", "--all", "--format=%s") == "Second"
+        git(Home.of(there).path / copy, "fsck", "--strict")
 
 
 def test_what_is_written_meanwhile_agrees(here: Place, tmp_path: Path) -> None:
@@ -334,6 +378,8 @@ def test_a_ticket_goes_on_elsewhere(tmp_path: Path) -> None:
         told = site.tell("restore", str(tmp_path / "b"))
         assert "see that it is stopped" in told
         assert "run t/1 is open" in site.tell("fsck", code=1)
+        file = f"{session_id('folder', 't', 1)}.jsonl"
+        assert (transcript.directory(site.home.claude, site.worktree("t")) / file).is_file()
         calls = len(site.calls)
         assert site.works_once() == 0
         shown = site.show("t")
