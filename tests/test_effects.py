@@ -180,11 +180,12 @@ def test_a_thousand_claims_at_once_are_each_won_by_one(in_memory: Path) -> None:
     assert len({row.claimed_by for row in rows}) == 2
 
 
-async def test_a_frozen_owner_that_wakes_up_is_the_only_one(tmp_path: Path) -> None:
+async def test_a_frozen_owner_that_wakes_up_is_the_only_one(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """An owner frozen between its claim and its call, past every lease, sends once when it wakes up."""
     world = world_of(tmp_path, LOOK_UP, "idempotent = true")
     row = world.want("deploy")
     process = world.other_daemon("frozen")
+    request.addfinalizer(process.kill)
     _, status = await anyio.to_thread.run_sync(os.waitpid, process.pid, os.WUNTRACED)
     assert os.WIFSTOPPED(status)
     async with world.daemon("elsewhere:/home") as ledger:
@@ -259,11 +260,12 @@ async def test_a_failed_effect_may_be_tried_again(tmp_path: Path) -> None:
 
 
 async def test_a_try_that_failed_says_nothing_of_an_earlier_one(tmp_path: Path) -> None:
-    """A call that may have arrived stays unknown when its repetition provably did not."""
+    """A call that may have arrived stays unknown when its repetition did not, and a restart repeats neither."""
     world = world_of(tmp_path, "idempotent = true")
     tries = tmp_path / "tries"
     world.text = world.text.replace("\necho deployed", f"\ntest -e {tries} && exit 69\ntouch {tries}; exit 1")
     row = world.want("deploy")
+    await world.restart()
     await world.restart()
     assert (world.get(row.key).is_unknown, world.get(row.key).attempts) == (True, 2)
 
