@@ -1,7 +1,6 @@
 """When a daemon is struck, and how.
 
-A moment is the commit of the nth event of a name, or a step inside an effect that no
-event marks. Pure.
+A moment is the commit of the nth event of a name, or a step that no event marks. Pure.
 """
 
 from dataclasses import dataclass
@@ -22,7 +21,10 @@ class Way(StrEnum):
 
 
 class Inside(StrEnum):
-    """Steps inside an effect that no event marks."""
+    """Steps that no event marks."""
+
+    MODEL_ASKED = "model.asked"
+    """The model has been asked and has not answered."""
 
     COMMENT_WRITTEN = "comment.written"
     """The comment is at the outside, its outcome not in the ledger."""
@@ -62,14 +64,33 @@ class Blow:
     def __str__(self) -> str:
         return f"{self.moment or f'{self.after_s:.3f} s'} ({self.way})"
 
+    @classmethod
+    def parse(cls, text: str) -> "Blow":
+        """Return the blow that `str` wrote."""
+        when, _, way = text.removesuffix(")").rpartition(" (")
+        if when.endswith(" s"):
+            return cls(Way(way), after_s=float(when.removesuffix(" s")))
+        return cls(Way(way), Moment.parse(when))
+
 
 @dataclass(frozen=True, slots=True)
 class Cell:
     """The blows that one ticket gets, each to the daemon that follows the one before."""
 
     blows: tuple[Blow, ...] = ()
+    story: str = "full"
     fresh: bool = False
     """A person asks for a fresh session after each blow: what it would cost without resuming."""
+    loses: bool = False
+    """With the first blow the transcript is lost."""
 
     def __str__(self) -> str:
-        return ", then ".join(map(str, self.blows)) or "undisturbed"
+        words = [self.story, ", then ".join(map(str, self.blows)) or "undisturbed"]
+        return ": ".join([*words, *(["fresh"] if self.fresh else []), *(["lost"] if self.loses else [])])
+
+    @classmethod
+    def parse(cls, text: str) -> "Cell":
+        """Return the cell that `str` wrote."""
+        story, blows, *words = text.split(": ")
+        struck = () if blows == "undisturbed" else tuple(map(Blow.parse, blows.split(", then ")))
+        return cls(struck, story, fresh="fresh" in words, loses="lost" in words)

@@ -1,133 +1,63 @@
-"""The full ticket: what the model says, what the outside is, and the daemons that come and go over it.
-
-The scripted model works as one that was told to make each step safe to repeat: each
-tool first makes sure of what the tools before it were to do.
-"""
+"""A site for a story, delivered to a bare repository, and the daemons that come and go over it."""
 
 import os
+import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from runner import steering
+from runner import steering, transcript
 from runner.commands import Command
 from runner.errors import ConfigError
-from runner.offline import Reply, Scene, Script, ScriptedServer, ToolUse
+from runner.offline import ScriptedServer
+from runner.session import session_id
 from runner.store import Rx, Store, StoreUnavailable
-from tests.daemons import Daemon, Settings, Site, bash, say
+from tests.daemons import Daemon, Settings, Site
 from tests.matrix.moments import Blow, Inside
+from tests.matrix.stories import TICKET, Story
 
 T = TypeVar("T")
 
-TICKET = "t"
-TEXT = "Add one, two and good. Deploy them."
-TITLE = "Add the numbers"
-ANSWER = "Yes, two as well."
-QUESTION = "Two as well?"
 DRAIN_S = 0.01
-DELAY_S = 0.2
-"""Before each reply: Claude Code writes its transcript up to 0.1 s late, and a kill loses that."""
-LIMIT_S = 2.0
-"""How long a deploy may take; a look-up that finds nothing waits for it."""
-DEPLOY_KEY = f"folder/{TICKET}/1/deploy"
+SESSION = session_id("folder", TICKET, 1)
 _PROJECT = Path(__file__).parent.parent.parent
-_LATER = "an earlier session worked on the ticket"
-
-_ONE = "test -e one.txt || echo one > one.txt; git add one.txt; git diff --cached --quiet || git commit -qm 'Add one'"
-_TWO = f"{_ONE}; echo two > two.txt"
-_GOOD = f"{_TWO}; echo good > good.txt"
-CHECK = "sleep 0.1; cat one.txt two.txt good.txt"
-
-# $1: what happens now. The daemon is told, and has the time to strike.
-_DEPLOY = """\
-step() {{
-  test "$(cat {root}/strike 2>/dev/null)" = "$1" || return 0
-  rm {root}/strike
-  kill -USR2 "${{TICKET_RUNNER_COMMAND#* }}"
-  sleep 0.2
-}}
-step deploy.begun
-sleep 0.1
-printf '%s\\n' "$IDEMPOTENCY_KEY" >> {root}/world
-step deploy.acted
-sleep 0.1
-echo deployed
-"""
-
-
-def _ours(name: str, **given: str) -> Reply:
-    return Reply((ToolUse(f"mcp__runner__{name}", dict(given)),))
-
-
-def _slowly(command: str) -> Reply:
-    return bash(f"{command}; sleep 0.1")
-
-
-TURNS: Sequence[Reply] = [
-    replace(reply, delay_s=DELAY_S)
-    for reply in (
-        _slowly(_ONE),
-        _ours("comment", operation="plan", body="One, then two."),
-        _ours("comment", operation="plan", body="One, then two."),
-        _ours("deploy", version="1"),
-        _ours("ask", question=QUESTION),
-        _ours("deploy", version="1"),  # it makes sure
-        _slowly(_TWO),
-        say("Done."),  # and the check says that good.txt is missing
-        _slowly(_GOOD),
-        _slowly(f"{_GOOD}; cat good.txt"),  # it makes sure
-        say("Mended."),
-    )
-]
 
 
 class Stage(Site):
-    """A site for the full ticket, delivered to a bare repository."""
+    """A site with one ticket."""
+
+    _store: Store | None = None
 
     @classmethod
     @contextmanager
-    def at(cls, root: Path, **settings: object) -> Iterator["Stage"]:
+    def of(cls, root: Path, story: Story) -> Iterator["Stage"]:
         """Build a stage in `root`; at the end nothing of it runs."""
         root = root.resolve()
-        Site.run_git(root, "init", "--quiet", "--bare", "-b", "main", "remote.git")
-        (root / "deploy").write_text(_DEPLOY.format(root=root))
-        (root / "world").touch()
-        deploy = {
-            "description": "Deploys.",
-            "command": f"exec sh {root / 'deploy'}",
-            "look_up": f'grep -qxF "$IDEMPOTENCY_KEY" {root / "world"}',
-            "timeout_s": LIMIT_S,
-        }
-        usual: Settings = {
-            "repository": "remote.git",
-            "setup": ["true"],
-            "verify": [CHECK],
-            "max_fix_rounds": 3,
-            "clocks": {"drain_s": DRAIN_S},
-            "effects.deploy": deploy,
-            "effects.deploy.input": {"version": "What to deploy."},
-        }
+        cls.run_git(root, "init", "--quiet", "--bare", "-b", "main", "remote.git")
         with ExitStack() as stack:
-            server = stack.enter_context(ScriptedServer(Script((Scene(_LATER, tuple(TURNS)), Scene("", tuple(TURNS))))))
-            site = cls(root, server, usual | settings)
-            stack.callback(site.end)
-            site.git("push", "--quiet", str(root / "remote.git"), "main")
-            site.add(TICKET, TEXT, title=TITLE)
-            yield site
+            server = stack.enter_context(ScriptedServer(story.script))
+            agent = {"base_url": server.url, "model": "claude-sonnet-4-5", "max_retries": 1}
+            usual: Settings = {"repository": "remote.git", "clocks": {"drain_s": DRAIN_S}, "agent": agent}
+            stage = cls(root, server, usual | _placed(story.settings, root))
+            stack.callback(stage.end)
+            stage.git("push", "--quiet", str(root / "remote.git"), "main")
+            for name, text in story.files.items():
+                (root / name).write_text(text)
+            stage.add(TICKET, story.text, **story.front)
+            yield stage
 
     def launch(self, blow: Blow | None = None) -> Daemon:
         """Start a daemon that is to be struck, or one that is not."""
         struck = self.root / "struck"
         struck.unlink(missing_ok=True)
         command = [sys.executable, "-m", "tests.matrix.daemon", str(self.file), "--struck", str(struck)]
-        if blow is not None and blow.moment is not None:
+        if blow is not None and blow.moment is not None and blow.moment.name is not Inside.MODEL_ASKED:
             command += ["--moment", str(blow.moment), "--way", blow.way]
-            if isinstance(blow.moment.name, Inside) and blow.moment.name is not Inside.COMMENT_WRITTEN:
-                (self.root / "strike").write_text(blow.moment.name)
+            if blow.moment.name in {Inside.DEPLOY_BEGUN, Inside.DEPLOY_ACTED}:
+                (self.root / "strike").write_text(str(blow.moment.name))
         stderr = self.root / f"daemon-{len(self._daemons) + 1}.log"
         environment = os.environ | {"ANTHROPIC_API_KEY": "offline", "PYTHONPATH": str(_PROJECT)}
         with stderr.open("wb") as file:
@@ -140,6 +70,16 @@ class Stage(Site):
     def was_struck(self) -> bool:
         """Whether the latest daemon came to its moment."""
         return (self.root / "struck").exists()
+
+    @property
+    def is_listening(self) -> bool:
+        """Whether a daemon takes commands, and heeds signals."""
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client, self.home.socket_address() as address:
+                client.connect(address)
+        except OSError:
+            return False
+        return True
 
     @property
     def deployed(self) -> list[str]:
@@ -155,17 +95,38 @@ class Stage(Site):
         """Return what git says in the repository that work is delivered to."""
         return self.run_git(self.root / "remote.git", *arguments)
 
+    def transcript(self, session: str = SESSION) -> Path:
+        """Return where a session's transcript is."""
+        return transcript.path(self.home.claude, self.worktree(TICKET), session)
+
     def reads(self, fn: Callable[[Rx], T]) -> T | None:
         """Return what `fn` reads in the store; None while there is none."""
-        try:
-            store = Store.open(self.config.database_url, read_only=True)
-        except (ConfigError, StoreUnavailable):  # there are no tables yet
-            return None
-        try:
-            return store.read(fn)
-        finally:
-            store.close()
+        if self._store is None:
+            try:
+                self._store = Store.open(self.config.database_url, read_only=True)
+            except (ConfigError, StoreUnavailable):  # there are no tables yet
+                return None
+        return self._store.read(fn)
+
+    def end(self) -> None:
+        """End whatever runs."""
+        super().end()
+        if self._store is not None:
+            self._store.close()
 
     def steer(self, command: Command) -> str:
         """Carry out a command as an operator does: through the socket, or with the lock."""
         return steering.steer(self.config, command)
+
+
+def _placed(value: Settings, root: Path) -> Settings:
+    """Return settings that know where they are."""
+
+    def placed(each: object) -> object:
+        if isinstance(each, str):
+            return each.replace("{root}", str(root))
+        if isinstance(each, dict):
+            return {key: placed(inner) for key, inner in each.items()}
+        return [placed(inner) for inner in each] if isinstance(each, list) else each
+
+    return {key: placed(each) for key, each in value.items()}

@@ -9,23 +9,21 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import inf
 from pathlib import Path
 
-from runner import transcript
 from runner.events import Event, Name, finished_conversation, fold_log
 from runner.offline import Served
-from runner.session import session_id
 from runner.store.effects import EffectState
 from tests.daemons import COST
 from tests.matrix.moments import Cell, Way
-from tests.matrix.play import Played, Start
-from tests.matrix.stage import ANSWER, DEPLOY_KEY, QUESTION, TEXT, TICKET, TITLE, TURNS
-from tickets.ticket import State
+from tests.matrix.play import Played, Start, story_of
+from tests.matrix.stage import SESSION
+from tests.matrix.stories import ANSWER, FULL, QUESTION, TICKET
 
-CALLS = len(TURNS)
 FILES = {"README.md": "A small repository.", "good.txt": "good", "one.txt": "one", "two.txt": "two"}
-SUBJECTS = [TITLE, "Add one"]
-SESSION = session_id("folder", TICKET, 1)
+SUBJECTS = [FULL.front["title"], "Add one"]
+DEPLOY_KEY = f"folder/{TICKET}/1/deploy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,20 +37,22 @@ class Verdict:
     """Model calls more than undisturbed."""
     seconds: float | None
     """From the start after the first blow to the next model request; None when none was made."""
+    struck: int
+    """How often a daemon was."""
     problems: tuple[str, ...]
 
 
 def judge(played: Played) -> Verdict:
     """Compare a played cell with an undisturbed one."""
-    checks = _OF_ALL if played.cell.fresh else (*_OF_ALL, *_OF_RESUMED)
-    problems = [problem for check in checks for problem in check(played)]
+    problems = [problem for check in _checks(played.cell) for problem in check(played)]
     after = next((after for before, after in pairwise(played.starts) if before.struck), None)
     request = None if after is None else _next_request(played, after)
     return Verdict(
         cell=played.cell,
         goes_on="" if after is None else _goes_on(played, after),
-        calls_more=len(_calls(played)) - CALLS,
+        calls_more=len(_calls(played)) - story_of(played.cell).calls,
         seconds=None if after is None or request is None else (request.at_us - after.at_us) / 1e6,
+        struck=played.blows,
         problems=tuple(problems),
     )
 
@@ -91,11 +91,11 @@ def _is_over(log: Sequence[Event]) -> bool:
 
 
 def _state(played: Played) -> Iterator[str]:
-    ticket = played.row.ticket
-    if (ticket.state, ticket.attempts, ticket.reason) != (State.DONE, 0, None):
+    ticket, story = played.row.ticket, story_of(played.cell)
+    if (ticket.state, ticket.reason) != (story.ends, None):
         yield f"the ticket is {ticket}"
-    if not (played.stage.config.queue_directory / "done" / f"{TICKET}.md").exists():
-        yield "its file is not in done/"
+    if not (played.stage.config.queue_directory / story.ends / f"{TICKET}.md").exists():
+        yield f"its file is not in {story.ends}/"
     missed = [str(blow) for blow, start in zip(played.cell.blows, played.starts, strict=False) if not start.struck]
     if [blow for blow in played.cell.blows if blow.moment is not None and str(blow) in missed]:
         yield f"not struck: {missed}"
@@ -110,7 +110,7 @@ def _log(played: Played) -> Iterator[str]:
     if fold_log(TICKET, played.log) != played.row.ticket:
         yield f"the log folds into {fold_log(TICKET, played.log)}, the row is {played.row.ticket}"
     counts = Counter(event.name for event in played.log)
-    for name, count in {Name.TICKET_TAKEN: 1, Name.TICKET_FINISHED: 1, Name.RUN_ENDED: len(played.runs)}.items():
+    for name, count in {Name.TICKET_TAKEN: 1, Name.RUN_ENDED: len(played.runs)}.items():
         if counts[name] != count:
             yield f"{counts[name]} times {name}"
     tokens = [event.payload["token"] for event in played.log if event.name is Name.TICKET_CLAIMED]
@@ -152,28 +152,53 @@ def _effects(played: Played) -> Iterator[str]:
         yield f"effects are of {kinds}, for {holds} ends"
 
 
+@dataclass(frozen=True, slots=True)
+class _Bill:
+    """What a run cost by the server's record, against the ledger."""
+
+    run: str
+    lost: float
+    """Complete responses that are not in the ledger."""
+    cut: int
+    """Responses that did not arrive."""
+    marked: bool
+
+
+def _bills(played: Played) -> Iterator[_Bill]:
+    for run, later in zip(played.runs, [*played.runs[1:], None], strict=True):
+        until_us = inf if later is None else later.started_at_us
+        calls = [call for call in _calls(played) if run.started_at_us <= call.at_us < until_us]
+        served = sum(call.cost_microusd for call in calls if call.complete)
+        cut = sum(not call.complete and call.status in {0, 200} for call in calls)
+        spent, marked = (0, False) if run.cost is None else (run.cost.microusd, run.cost.cut)
+        yield _Bill(run.id, (served - spent) / COST, cut, marked)
+
+
 def _money(played: Played) -> Iterator[str]:
-    """Each complete response is in the ledger; one that is not has left the mark of a cut one."""
-    calls = _calls(played)
-    costs = [run.cost for run in played.runs if run.cost is not None]
-    if len(costs) != len(played.runs):
+    """Each complete response is in the ledger, once; a run of which one is not, or was cut, has a mark.
+
+    Claude Code writes its transcript up to 0.1 s late and drops a response that comes while it ends, so a kill can take
+    the latest response, and of everything at once also one that came just before; and what was going on is not known.
+    """
+    ways = {blow.way for blow in played.cell.blows}
+    if any(run.cost is None for run in played.runs):
         yield "a run has no cost"
-    spent, served = sum(cost.microusd for cost in costs), sum(call.cost_microusd for call in calls if call.complete)
-    marks, cut = sum(cost.cut for cost in costs), sum(not call.complete for call in calls)
-    lost = (served - spent) / COST
-    if lost + cut != marks:
-        yield f"{lost} complete responses are not in the ledger and {cut} were cut, with {marks} marks"
-    may_lose = sum(blow.way is Way.TREE for blow in played.cell.blows)
-    if not 0 <= lost <= may_lose:
-        yield f"the ledger has {spent} of {served} micro-dollars"
+    for bill in _bills(played):
+        if not 0 <= bill.lost <= (2 if Way.TREE in ways else 1) or bill.lost != int(bill.lost):
+            yield f"the ledger is not what was served: {bill}"
+        if (bill.lost or bill.cut) and not bill.marked:
+            yield f"there is no mark: {bill}"
+        if bill.marked and not (bill.lost or bill.cut) and Way.TREE not in ways:
+            yield f"there is a mark for nothing: {bill}"
+    if sum(bill.marked for bill in _bills(played)) > played.blows:
+        yield f"more marks than blows: {[*_bills(played)]}"
 
 
 def _session(played: Played) -> Iterator[str]:
     used = {run.session for run in played.runs} | {call.session_id for call in _calls(played)}
     if used != {SESSION}:
         yield f"sessions: {used}"
-    path = transcript.path(played.stage.home.claude, played.stage.worktree(TICKET), SESSION)
-    if (leaves := _leaves(path)) != 1:
+    if (leaves := _leaves(played.stage.transcript())) != 1:
         yield f"the transcript has {leaves} ends"
 
 
@@ -192,8 +217,10 @@ def _leaves(path: Path) -> int:
 
 
 def _calls_more(played: Played) -> Iterator[str]:
-    more = len(_calls(played)) - CALLS
-    if more > played.blows:
+    """Ask the model at most once more for each kill, and for what a kill of everything took of the transcript."""
+    more = len(_calls(played)) - story_of(played.cell).calls
+    taken = sum(bill.lost for bill in _bills(played)) if Way.TREE in {blow.way for blow in played.cell.blows} else 0
+    if more > played.blows + taken:
         yield f"{more} model calls more after {played.blows} blows"
     for start in played.starts[1:]:
         names = [event.name for event in start.before]
@@ -217,7 +244,7 @@ def _told(played: Played) -> Iterator[str]:
         told = "\n".join(request.last_user_texts)
         kind = played.log[len(log)].payload["kind"]
         missing = [text for text in _to_tell(played, log, str(kind)) if text not in told]
-        if missing or (kind != "first") != (TEXT not in told):
+        if missing or (kind != "first") != (FULL.text not in told):
             yield f"the first request of a {kind} run lacks {missing}:\n{told}"
 
 
@@ -228,7 +255,7 @@ def _run_after(log: Sequence[Event], since: int) -> int:
 def _to_tell(played: Played, log: Sequence[Event], kind: str) -> Iterator[str]:
     """Yield what a run is told that starts after `log`."""
     if kind == "first":
-        yield TEXT
+        yield FULL.text
     elif kind == "fix":
         yield "A check of this ticket failed"
     else:
@@ -244,11 +271,27 @@ def _to_tell(played: Played, log: Sequence[Event], kind: str) -> Iterator[str]:
         yield from tools.values()
         done = {event.payload["key"] for event in log if event.name is Name.EFFECT_DONE}
         yield from (f"- {row.operation}: done" for row in played.effects if row.key in done and row.kind != "report")
-        names = [event.name for event in log]
-        heard = max((number for number, name in enumerate(names) if name is Name.AGENT_STARTED), default=0)
-        yield ANSWER if Name.TICKET_ANSWERED in names[heard:] else "was interrupted"
+        heard = {run.id for run in played.runs if run.confirmed}
+        since = max((number for number, event in enumerate(log) if event.run in heard), default=0)
+        yield ANSWER if Name.TICKET_ANSWERED in {event.name for event in log[since:]} else "was interrupted"
 
 
-_Check = Callable[[Played], Iterator[str]]
-_OF_ALL: tuple[_Check, ...] = (_state, _log, _work, _effects, _questions)
-_OF_RESUMED: tuple[_Check, ...] = (_money, _session, _calls_more, _told)
+def _fell_back(played: Played) -> Iterator[str]:
+    """A transcript that is lost costs one failed resume, and a fresh session goes on."""
+    kinds = [(str(run.kind), str(run.outcome)) for run in played.runs[:3]]
+    if kinds != [("first", "orphaned"), ("resumed", "resume_failed"), ("fallback", "asked")]:
+        yield f"the runs were {kinds}"
+
+
+def _checks(cell: Cell) -> Iterator[Callable[[Played], Iterator[str]]]:
+    """Yield what is compared: a fresh session costs more, and a lost transcript knew what cannot be known any more."""
+    yield from (_state, _log)
+    if cell.loses:
+        yield _fell_back
+    else:
+        yield _money
+    if cell.story == FULL.name:
+        yield from (_work, _effects, _questions)
+    if not cell.fresh and not cell.loses:
+        yield _calls_more
+        yield from (_session, _told) if cell.story == FULL.name else ()
