@@ -72,6 +72,8 @@ class Manifest(BaseModel):
     host: str
     home: str
     """The state directory that it was made of."""
+    home_name: str
+    """What the database calls it."""
     repository: str
     database: Literal["sqlite", "postgresql"]
     running: bool

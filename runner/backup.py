@@ -96,6 +96,7 @@ def _made(config: Config, room: Path, redactor: Redactor) -> Iterator[str]:
         made_at_us=made_at_us,
         host=socket.gethostname(),
         home=str(home.path),
+        home_name=home.name,
         repository=repository.shown,
         database="sqlite" if has_database else "postgresql",
         running=running,
@@ -130,7 +131,7 @@ def _database(config: Config, copy: Path) -> tuple[dict[str, list[str]], bool, s
                 {
                     row.ticket.id: [session.id for session in sessions.sessions_of(rx, row.ticket.id)]
                     for row in tickets.all_rows(rx)
-                    if row.home in {None, str(config.state_directory)}
+                    if row.home in {None, Home.of(config).name}
                 },
                 is_copied,
                 HEAD,

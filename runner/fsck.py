@@ -83,7 +83,7 @@ def examine(config: Config, store: Store) -> list[Finding]:
 def look(config: Config, store: Store, *, daemon: bool) -> list[Finding]:
     """Return what differs right now; `daemon`: one works here meanwhile."""
     home, tables = Home.of(config), store.read(tables_of)
-    here = {id_: row for id_, row in tables.rows.items() if row.home in {None, str(home.path)}}
+    here = {id_: row for id_, row in tables.rows.items() if row.home in {None, home.name}}
     found = chain(
         _log(tables),
         _queue(tables),
@@ -91,7 +91,7 @@ def look(config: Config, store: Store, *, daemon: bool) -> list[Finding]:
         _sessions(home, tables, here),
         _orphaned_transcripts(home, tables),
         _processes(home, tables.rows, daemon=daemon),
-        () if daemon else _runs(tables, here),
+        () if daemon else _runs(home, tables, here),
         _money(home, tables, here),
         _effects(home, tables, daemon=daemon),
     )
@@ -236,7 +236,7 @@ def _is_of(found: processes.Found, row: Row) -> bool:
     return row.ticket.state is State.RUNNING and row.ticket.token == found.cookie.token
 
 
-def _runs(tables: Tables, here: dict[str, Row]) -> Iterator[Finding]:
+def _runs(home: Home, tables: Tables, here: dict[str, Row]) -> Iterator[Finding]:
     """Name what a dead daemon left open; no daemon works here."""
     for run in tables.runs:
         if run.ended_at_us is None and run.ticket in here:
@@ -244,7 +244,7 @@ def _runs(tables: Tables, here: dict[str, Row]) -> Iterator[Finding]:
             what = "its process lives" if alive else "it has no process"
             yield Finding(run.ticket, f"run {run.id} is open, no daemon works here and {what}", _START)
     for ticket, row in here.items():
-        if row.ticket.state is State.RUNNING:
+        if row.owner is not None and tables.epochs[row.owner].home == home.name:
             yield Finding(ticket, "its claim's daemon is dead", "the next start takes it at once", differs=False)
 
 
@@ -288,7 +288,7 @@ def _bill(home: Home, run: RunRow, until_bytes: int | None) -> Iterator[Finding]
 
 
 def _effects(home: Home, tables: Tables, *, daemon: bool) -> Iterator[Finding]:
-    ours = [epoch.id for epoch in tables.epochs.values() if epoch.home == str(home.path)]
+    ours = [epoch.id for epoch in tables.epochs.values() if epoch.home == home.name]
     alive = max(ours, default=None) if daemon else None
     for effect in tables.claimed:
         if effect.is_unknown:

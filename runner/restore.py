@@ -12,7 +12,7 @@ import os
 import shutil
 import socket
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import mkdtemp
@@ -85,7 +85,7 @@ def _target(config: Config, to: Path | None) -> _Target:
         queue = path / QUEUE
     if sqlite_path(url) == config.state_directory / DATABASE_FILE:
         url = sqlite_url(path / DATABASE_FILE)
-    return _Target(Home(path, queue), url)
+    return _Target(replace(Home.of(config), path=path, queue=queue), url)
 
 
 def _demand_fit(target: _Target, manifest: Manifest, file: Path) -> None:
@@ -93,8 +93,8 @@ def _demand_fit(target: _Target, manifest: Manifest, file: Path) -> None:
         raise ConfigError(f"{file} is of a {manifest.database} database and database_url is of another kind")
     if len(transcript.directory(target.home.claude, target.home.worktrees / ("x" * 64)).name) >= _NAME_CHARS:
         raise ConfigError(f"{target.home.path}: sessions could not be found at so long a path: choose a shorter one")
-    if target.database is None and not _reads(target, audit.has_home, manifest.home):
-        raise RunnerError(f"the database knows nothing of {manifest.home}: load the dump of the same time first")
+    if target.database is None and not _reads(target, audit.has_home, manifest.home_name):
+        raise RunnerError(f"the database knows nothing of {manifest.home_name}: load the dump of the same time first")
 
 
 def _demand_empty(target: _Target) -> None:
@@ -145,9 +145,9 @@ def _writes(url: str, manifest: Manifest, home: Home) -> None:
 
 def _settle_in(tx: Tx, *, manifest: Manifest, home: Home) -> None:
     """Let the database belong to its new home."""
-    audit.rehome(tx, manifest.home, str(home.path))
+    audit.rehome(tx, manifest.home_name, home.name)
     if manifest.running:
-        audit.presume_begun(tx, str(home.path))
+        audit.presume_begun(tx, home.name)
     rows = {row.ticket.id: row for row in tickets.all_rows(tx)}
     moved = manifest.home != str(home.path)
     for row in (rows[each.ticket] for each in manifest.worktrees if each.ticket in rows):

@@ -55,12 +55,12 @@ class Place:
         self.store = Store.open(self.config.database_url)
         self.repository = local_copies(self.config)
         self.repository.prepare()
-        self.epoch = self.store.transact(queue.begin_epoch, "host", str(self.home.path), 1)
+        self.epoch = self.store.transact(queue.begin_epoch, "host", self.home.name, 1)
 
     def claim(self, ticket: str) -> Path:
         """Take a ticket in, claim it and make its worktree; return where that is."""
         self.store.transact(tickets.take_in, "folder", Spec(ticket, "text"))
-        home = str(self.home.path)
+        home = self.home.name
         row = self.store.transact(tickets.claim_next, epoch=self.epoch, home=home, lease_s=60)
         assert row is not None
         tree = self.repository.ensure(ticket, None, base_sha=None)

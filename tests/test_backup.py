@@ -227,7 +227,7 @@ def test_what_was_wanted_is_looked_up_first(here: Place, tmp_path: Path) -> None
         assert ("see that it is stopped" in said(restore(there, tmp_path / name))) == (name == "working")
         with closing(Store.open(there.database_url, read_only=True)) as store:
             states[name] = {row.operation: row.state for row in store.read(effects.effects)}
-            home = str(Home.of(there).path)
+            home = Home.of(there).name
             claims = store.read(effects.abandoned_claims, home=home, epoch=here.epoch + 1)
             assert [row.operation for row in claims] == (["deploy"] if name == "working" else [])
     wanted = EffectState.WANTED
@@ -339,7 +339,7 @@ def test_a_postgresql_database_is_dumped_by_its_own_tool(tmp_path: Path, postgre
             said(restore(configured(tmp_path, "there", database_url=other), tmp_path / "b"))
         there = configured(tmp_path, "there", database_url=url)
         said(restore(there, tmp_path / "b"))
-        assert here.store.read(tickets.get, "t").home == str(Home.of(there).path)
+        assert here.store.read(tickets.get, "t").home == Home.of(there).name
         assert differences(there) == []
 
 
