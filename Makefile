@@ -1,12 +1,13 @@
 # Everything is set up here: a machine needs Python 3.11 or newer, git, make and bash.
 #   make check   formatter, linter, types, floors     make demo    a ticket from start to end, offline, no key
 #   make test    the tests, in minutes                make lock    resolve requirements.lock anew
-#   make proof   the long tests                       make clean   remove what make made
+#   make proof   the long tests                       make bench   time and CPU beside a bare SDK loop
+#   make venv    only the set-up                      make clean   remove what make made
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: venv check test proof demo lock clean
+.PHONY: venv check test proof demo bench lock clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -31,6 +32,9 @@ proof: $(INSTALLED)
 
 demo: $(INSTALLED)
 	$(BIN)/python -m runner.offline.demo
+
+bench: $(INSTALLED)
+	$(BIN)/python -m tests.benchmark
 
 lock: $(INSTALLED)
 	$(BIN)/uv pip compile --quiet --universal --upgrade --generate-hashes --no-emit-index-url --all-extras \
