@@ -20,7 +20,7 @@ from hypothesis.stateful import (
 
 from runner.budget import Cost, CostKind
 from runner.commands import Command, NotPossible, Verb, move, perform
-from runner.events import Name, fold_log
+from runner.events import Event, Name, fold_log
 from runner.outcome import Outcome
 from runner.session import Kind
 from runner.store import LostTicket, Rx, Store, Tx, effects, log, questions, queue, runs, schema, sessions, tickets
@@ -519,9 +519,12 @@ class Machine(RuleBasedStateMachine):
         self.store.read(self._compare)
 
     def _compare(self, rx: Rx) -> None:
-        for id_, known in self.known.items():
-            row = tickets.get(rx, id_)
-            events = [entry.event for entry in log.events(rx, ticket=id_)]
+        logs: dict[str, list[Event]] = {id_: [] for id_ in ("", *self.known)}
+        for entry in log.events(rx, limit=100_000):
+            logs[entry.event.ticket].append(entry.event)
+        for row in tickets.all_rows(rx):
+            id_ = row.ticket.id
+            known, events = self.known[id_], logs.pop(id_)
             assert row.ticket == known.ticket == fold_log(id_, events)
             assert [event.seq for event in events] == [*range(1, len(events) + 1)]
             assert runs.spent(rx, id_) == sum(cost or 0 for cost in known.runs.values())
@@ -530,6 +533,7 @@ class Machine(RuleBasedStateMachine):
             assert {question.text for question in questions.open_questions(rx, id_)} == known.asked
             tokens = [event.payload["token"] for event in events if event.name is Name.TICKET_CLAIMED]
             assert tokens == [*range(1, row.ticket.token + 1)]
+        assert [*logs] == [""]
         found = {
             row.key: (row.state, row.attempts, row.is_unknown, row.waits_for_approval) for row in effects.effects(rx)
         }

@@ -37,7 +37,7 @@ def play(url: str, *, games: int, steps: int) -> None:
 
 def test_a_taste_of_any_order(database: str) -> None:
     """In a few short games no order of steps breaks a promise of the store."""
-    play(database, games=15, steps=25)
+    play(database, games=10, steps=20)
 
 
 @pytest.mark.proof
