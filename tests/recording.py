@@ -216,7 +216,7 @@ def main() -> None:
     """Do the workload in two starts, and print the steps and what the database held after each acknowledgement."""
     parser = argparse.ArgumentParser()
     parser.add_argument("directory", type=Path)
-    parser.add_argument("--synchronous", default="FULL")
+    parser.add_argument("--pragma", action="append", default=["wal_autocheckpoint=12"])  # pages: many checkpoints
     told = parser.parse_args()
     recorder, held = Recorder(), [fingerprint(sqlite3.connect(":memory:"))]
     url = sqlite_url(told.directory / "db")
@@ -234,7 +234,7 @@ def main() -> None:
         store = Store.open(url)
         assert store._writer is not None
         writer = store._writer.raw_connection()
-        for pragma in (f"synchronous={told.synchronous}", "wal_autocheckpoint=12"):  # pages: many checkpoints
+        for pragma in told.pragma:
             writer.cursor().execute(f"PRAGMA {pragma}")
         writer.close()
         acknowledge()

@@ -58,9 +58,9 @@ def images(tmp_path: Path) -> Iterator[Path]:
     shutil.rmtree(directory, ignore_errors=True)
 
 
-def record(directory: Path, synchronous: str = "FULL") -> Recording:
-    """Return what a workload did to the disk."""
-    command = [sys.executable, "-m", "tests.recording", str(directory), "--synchronous", synchronous]
+def record(directory: Path, *pragmas: str) -> Recording:
+    """Return what a workload did to the disk, over a store whose writer was told `pragmas` besides."""
+    command = [sys.executable, "-m", "tests.recording", str(directory), *(f"--pragma={pragma}" for pragma in pragmas)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
@@ -129,7 +129,7 @@ def test_power_cuts(recording: Recording, images: Path) -> None:
 @pytest.mark.proof
 def test_the_cut_is_sharp(tmp_path: Path, images: Path) -> None:
     """Synced less often than the store demands, acknowledged transactions are lost: these images can tell."""
-    losses = cut_everywhere(record(tmp_path, "NORMAL"), images, every=20)
+    losses = cut_everywhere(record(tmp_path, "synchronous=NORMAL"), images, every=20)
     assert losses.lost > 10
     assert losses.broken == 0
 
