@@ -177,6 +177,8 @@ class _Player:
             self._steer(command)
         elif state is State.HELD and not seen.open_effects and seen.row.ticket.reason not in _WAITS_FOR_THE_OPERATOR:
             raise NeverDone(f"held ({seen.row.ticket.reason}): {seen.row.ticket.note}\n{self._said()}")
+        if seen.row.ticket.waits:
+            raise NeverDone(f"put back: {seen.row.ticket.note}\n{self._said()}")
         file = self._stage.config.queue_directory / state / f"{TICKET}.md"
         return state is self._story.ends and not seen.open_effects and file.exists()
 

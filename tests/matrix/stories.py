@@ -165,7 +165,7 @@ def _steers(seen: Seen) -> Command | None:
 
 STEERED = Story(
     "steered",
-    _turns(*(bash(f"sleep 2{number}") for number in range(9))),
+    _turns(*(bash(f"(setsid sleep 300 >/dev/null 2>&1 &); sleep 2{number}") for number in range(9))),
     {},
     _steers,
     ends=State.CANCELLED,
@@ -216,5 +216,9 @@ WEATHER = Story(
 
 STORIES = (FULL, STEERED, DECIDED, WEATHER)
 
-UNREACHED: Mapping[Name, str] = {}
+UNREACHED: Mapping[Name, str] = {
+    Name.AGENT_STALLED: "nothing writes it: a stalled run ends with the outcome `stalled`",
+    Name.AGENT_LIMITED: "Claude Code says it of subscriptions only, which the scripted model is not",
+    Name.BUDGET_SET: "written in the transaction of `ticket.released`, which is a moment",
+}
 """Events that no story reaches, each with the reason."""
