@@ -161,6 +161,8 @@ _AUTHORIZATION = frozenset(
 _WEATHER = frozenset({"rate_limit", "overloaded", "server_error"})
 _CONTEXT_FULL = frozenset({"blocking_limit", "prompt_too_long", "rapid_refill_breaker"})
 _OUR_CLOCKS = frozenset({StoppedBy.START, StoppedBy.SILENCE, StoppedBy.TOOL_SILENCE, StoppedBy.RUN})
+CLOCKS = _OUR_CLOCKS | {StoppedBy.LINGER}
+"""Whatever a limit of time ended: a run, or only the process that stayed after its result."""
 _FAILED_STARTS_TO_HOLD = 6
 """Twice what gives up a session: the new one failed in the same way."""
 

@@ -23,7 +23,7 @@ from runner.children import launch_variable
 from runner.config import Config
 from runner.events import Name
 from runner.listener import Listener
-from runner.outcome import RULES, Ending, Outcome, StoppedBy, classify
+from runner.outcome import CLOCKS, RULES, Ending, Outcome, StoppedBy, classify
 from runner.parts import Parts
 from runner.processes import Cookie
 from runner.session import Kind, Plan, Session, Transcript, after_failed_resume, choose, session_id
@@ -171,6 +171,8 @@ def _end(tx: Tx, *, row: Row, run: RunRow, ran: Ran, cli: str | None, account: s
     )
     if not tickets.is_claimed(tx, row.ticket.id, row.ticket.token):
         return False
+    if ran.ending.stopped_by in CLOCKS:
+        tx.log(row.ticket.id, Name.AGENT_STALLED, run=run.id, clock=str(ran.ending.stopped_by))
     if RULES[ran.outcome].closes_session:
         sessions.close_session(tx, run.session, str(ran.outcome))
     if ran.outcome is Outcome.FINISHED:

@@ -217,7 +217,7 @@ WEATHER = Story(
 STORIES = (FULL, STEERED, DECIDED, WEATHER)
 
 UNREACHED: Mapping[Name, str] = {
-    Name.AGENT_STALLED: "nothing writes it: a stalled run ends with the outcome `stalled`",
+    Name.AGENT_STALLED: "no story waits for a clock to run out: test_agent_ends.py does",
     Name.AGENT_LIMITED: "Claude Code says it of subscriptions only, which the scripted model is not",
     Name.BUDGET_SET: "written in the transaction of `ticket.released`, which is a moment",
 }
