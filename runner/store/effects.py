@@ -249,7 +249,7 @@ def decide(tx: Tx, key: str, state: EffectState, outcome: str | None, *, by: str
         NotOpen: Its outcome is known, or it is being performed right now.
     """
     row = get(tx, key)
-    undecided = row.is_unknown or (state is not EffectState.WANTED and row.waits_for_approval)
+    undecided = row.is_unknown or (state is not EffectState.WANTED and row.state is EffectState.WANTED)
     if not undecided:
         raise NotOpen(key, row.state, "of unknown outcome")
     values = {"state": state, "outcome": outcome, "changed_at_us": tx.now_us}
