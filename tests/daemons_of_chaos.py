@@ -136,18 +136,19 @@ class _Daemon:
 
     async def perform(self, row: EffectRow) -> Outcome:
         """Send it, unless it hurts too much."""
-        self._hurt()
+        self._hurt(kill=0.04, freeze=0.08)
         self.arena.tell("sent", row.key)
-        self._hurt()
+        self._hurt(kill=0.04, freeze=0.02)
         return Done("sent")
 
     async def look_up(self, row: EffectRow) -> LookedUp:
         """Ask the outside."""
         return Done("there") if row.key in self.arena.told("sent") else Absent()
 
-    def _hurt(self) -> None:
-        if not self.arena.closing.exists() and self.rng.random() < 0.08:
-            os.kill(os.getpid(), self.rng.choice([signal.SIGKILL, signal.SIGSTOP]))
+    def _hurt(self, *, kill: float, freeze: float) -> None:
+        drawn = self.rng.random()
+        if drawn < kill + freeze and not self.arena.closing.exists():
+            os.kill(os.getpid(), signal.SIGKILL if drawn < kill else signal.SIGSTOP)
 
     async def _write(self, fn: Callable[Concatenate[Tx, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await _patiently(self.store, fn, *args, **kwargs)
@@ -219,9 +220,10 @@ class _Daemon:
         while True:
             await _pass_s(LEASE_S / 4)
             ticket = await self._write(tickets.renew, row.ticket.id, row.ticket.token, LEASE_S)
-            if ticket is not None and ticket.stop is not None:
+            if ticket is None:  # a real daemon stops its run here; this one writes on until it is refused
+                return
+            if ticket.stop is not None:
                 ends.append(Stopped(row.ticket.token))
-            if ticket is None or ticket.stop is not None:
                 claim.cancel()
 
     async def _work(self, row: Row) -> Fact:

@@ -120,8 +120,8 @@ def test_a_taste_of_power_cuts(recording: Recording, images: Path) -> None:
 @pytest.mark.proof
 @pytest.mark.timeout(240)
 def test_power_cuts(recording: Recording, images: Path) -> None:
-    """After power cuts at every second step every acknowledged transaction is there, and one more at most."""
-    losses = cut_everywhere(recording, images, every=2)
+    """After power cuts at every step every acknowledged transaction is there, and one more at most."""
+    losses = cut_everywhere(recording, images)
     assert (losses.lost, losses.broken) == (0, 0)
     assert losses.images > 1000
 

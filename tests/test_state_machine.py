@@ -35,6 +35,7 @@ def play(url: str, *, games: int, steps: int) -> None:
         store.close()
 
 
+@pytest.mark.timeout(300)  # to make a failure small takes its time
 def test_a_taste_of_any_order(database: str) -> None:
     """In a few short games no order of steps breaks a promise of the store."""
     play(database, games=10, steps=20)
