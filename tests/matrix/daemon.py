@@ -5,10 +5,12 @@ events of the interpreter, a deploy by the signal of its own command.
 """
 
 import argparse
+import ctypes
 import os
 import signal
 import sys
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
@@ -18,13 +20,16 @@ from runner.events import Event
 from runner.home import Home
 from tests.matrix.moments import Inside, Moment, Way
 
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
 
 def strike(way: Way, pid: int, home: str) -> None:
     """End a daemon in one of the ways; processes are found by their cookie and ended by their pid."""
     if way is Way.TREE:
         for found in processes.find(home):
             if found.pid != pid and processes.is_alive(found.pid, found.start):
-                os.kill(found.pid, signal.SIGKILL)
+                with suppress(ProcessLookupError):
+                    os.kill(found.pid, signal.SIGKILL)
     os.kill(pid, signal.SIGTERM if way is Way.TERM else signal.SIGKILL)
 
 
@@ -64,6 +69,7 @@ class Striker:
 
 def main() -> int:
     """Serve until struck or told to stop."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # nobody is left to tell it to stop
     parser = argparse.ArgumentParser()
     parser.add_argument("config", type=Path)
     parser.add_argument("--moment", type=Moment.parse)

@@ -26,7 +26,7 @@ from tests.matrix.stage import Stage
 from tests.matrix.stories import STORIES, TICKET, Seen, Story
 from tickets.ticket import Reason, State
 
-LIMIT_S = 120.0
+LIMIT_S = 240.0
 """For a whole ticket with its blows."""
 _LOOK_S = 0.05
 _WAITS_FOR_THE_OPERATOR = {Reason.QUESTION, Reason.OPERATOR, Reason.APPROVAL, Reason.EFFECT}

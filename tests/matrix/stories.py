@@ -114,10 +114,10 @@ FULL = Story(
     _turns(
         _slowly(_ONE),
         _ours("comment", operation="plan", body="One, then two."),
-        _ours("comment", operation="plan", body="One, then two."),
         _ours("deploy", version="1"),
         _ours("ask", question=QUESTION),
-        _ours("deploy", version="1"),  # it makes sure
+        _ours("deploy", version="1"),  # it makes sure: Claude Code asks on for a moment when its daemon is gone
+        _ours("comment", operation="plan", body="One, then two."),
         _slowly(_TWO),
         say("Done."),  # and the check says that good.txt is missing
         _slowly(_GOOD),
