@@ -178,7 +178,7 @@ def _money(played: Played) -> Iterator[str]:
     """Each complete response is in the ledger, once; a run of which one is not, or was cut, has a mark.
 
     Claude Code writes its transcript up to 0.1 s late and drops a response that comes while it ends, so a kill can take
-    the latest response, and of everything at once also one that came just before. Where that is not known, there is a mark.
+    the latest response, and of everything at once also one that came just before; then there is a mark.
     """
     ways = {blow.way for blow in played.cell.blows}
     if any(run.cost is None for run in played.runs):
