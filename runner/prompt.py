@@ -117,8 +117,8 @@ def _facts(handover: Handover) -> list[str]:
         )
     if handover.cut_off:
         parts.append(
-            "These were started and cut off, so their outcome is unknown, whatever their results say; nobody rejected "
-            "them. Check before you run them again:\n"
+            "These were started and cut off (nobody rejected them, whatever their results say), so their outcome is "
+            "unknown. Check before you run them again:\n"
             + _bullets(handover.cut_off)
         )
     if handover.failed_check is not None:

@@ -267,6 +267,7 @@ def _to_tell(played: Played, log: Sequence[Event], kind: str) -> Iterator[str]:
             if event.name is Name.TOOL_ENDED:
                 tools.pop(event.payload["tool_use_id"], None)
         yield from tools.values()
+        yield from ("nobody rejected them",) if tools else ()
         done = {event.payload["key"] for event in log if event.name is Name.EFFECT_DONE}
         yield from (f"- {row.operation}: done" for row in played.effects if row.key in done and row.kind != "report")
         heard = {run.id for run in played.runs if run.confirmed}
