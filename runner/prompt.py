@@ -118,8 +118,7 @@ def _facts(handover: Handover) -> list[str]:
     if handover.cut_off:
         parts.append(
             "These were started and cut off (nobody rejected them, whatever their results say), so their outcome is "
-            "unknown. Check before you run them again:\n"
-            + _bullets(handover.cut_off)
+            "unknown. Check before you run them again:\n" + _bullets(handover.cut_off)
         )
     if handover.failed_check is not None:
         parts.append(f"The check `{handover.failed_check}` failed after your earlier work and has to pass.")
