@@ -2,12 +2,15 @@
 
 Text on a terminal, `<N>` priorities and JSON under systemd's journal, JSON elsewhere.
 An event is logged after its commit, so the log never tells what the store does not hold.
+A line that cannot be written (a closed pipe, a full disk) is lost, and nothing else is.
 """
 
 import logging
 import os
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
+from contextlib import suppress
+from io import TextIOWrapper
 from typing import TextIO
 
 import structlog
@@ -37,6 +40,7 @@ _PRIORITY = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
 def configure(redactor: Redactor, stream: TextIO | None = None) -> None:
     """Set structlog up for this process, on standard error unless `stream` is given."""
     out = stream or sys.stderr
+    lines = _unbuffered(out)
 
     def redacted(_logger: object, _method: str, event: MutableMapping[str, object]) -> MutableMapping[str, object]:
         return {key: redactor.value(value) for key, value in event.items()}
@@ -67,7 +71,7 @@ def configure(redactor: Redactor, stream: TextIO | None = None) -> None:
     structlog.configure(
         processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.PrintLoggerFactory(out),
+        logger_factory=structlog.PrintLoggerFactory(lines),
         cache_logger_on_first_use=False,
     )
 
@@ -75,18 +79,31 @@ def configure(redactor: Redactor, stream: TextIO | None = None) -> None:
 def show(event: Event) -> None:
     """Log an event that was committed."""
     ids = {key: value for key, value in (("ticket", event.ticket), ("run", event.run)) if value}
-    log = structlog.get_logger()
-    (log.warning if event.name in WARNINGS else log.info)(str(event.name), **ids, **event.payload)
+    _write("warning" if event.name in WARNINGS else "info", str(event.name), {**ids, **event.payload})
 
 
 def defect(name: str, **values: object) -> None:
     """Log a defect of ours, with the exception that is being handled."""
-    structlog.get_logger().exception(name, **values)
+    _write("exception", name, values)
 
 
 def warn(name: str, **values: object) -> None:
     """Log something that is in no table and that a person may want to look at."""
-    structlog.get_logger().warning(name, **values)
+    _write("warning", name, values)
+
+
+def _write(method: str, name: str, values: Mapping[str, object]) -> None:
+    with suppress(OSError):
+        getattr(structlog.get_logger(), method)(name, **values)
+
+
+def _unbuffered(stream: TextIO) -> TextIO:
+    """Return a stream to the same file, without a buffer: what failed in one fails again at the exit, as code 120."""
+    try:
+        file = open(stream.fileno(), "wb", buffering=0, closefd=False)  # noqa: SIM115  it is closed by nobody
+    except OSError:  # it is no file
+        return stream
+    return TextIOWrapper(file, encoding=stream.encoding, errors=stream.errors, write_through=True)
 
 
 def _with_priority(_logger: object, method: str, line: str | bytes | MutableMapping[str, object]) -> str:

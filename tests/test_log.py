@@ -13,6 +13,7 @@ import pytest
 from runner import log
 from runner.events import Event, Name
 from runner.redact import MARK, Redactor
+from runner.store import Store, Tx
 from tests.shell import read_back, text_stream
 
 SECRET = "s3cret-and-long"
@@ -171,3 +172,37 @@ def test_standard_error_is_the_default(capsys: pytest.CaptureFixture[str]) -> No
     assert seen.out == ""
     assert json.loads(seen.err)["event"] == "run.ended"
     log.configure(Redactor.of([]), sys.__stderr__)
+
+
+def test_a_log_that_cannot_be_written_ends_nothing() -> None:
+    """On a full disk and with a reader that left, events, warnings and defects are lost and nothing is raised."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with Path("/dev/full").open("w") as full, os.fdopen(writing, "w") as closed:
+        for stream in (full, closed):
+            log.configure(Redactor.of([]), stream)
+            log.show(EVENT)
+            log.warn("lease.not_renewed")
+            fail("x")
+    log.configure(Redactor.of([]), sys.__stderr__)
+
+
+def test_an_observer_that_fails_leaves_the_write_and_the_other_events(tmp_path: Path) -> None:
+    """Whatever an observer raises, the write was done, returns its value and tells of each of its events."""
+    told: list[Name] = []
+
+    def observe(event: Event) -> None:
+        told.append(event.name)
+        raise RuntimeError(event.name)
+
+    def begin(tx: Tx) -> str:
+        tx.log("", Name.DAEMON_STARTED)
+        tx.log("", Name.DAEMON_STOPPED)
+        return "done"
+
+    store = Store.open(f"sqlite:///{tmp_path}/db", on_event=observe)
+    returned: list[str] = []
+    said = lines(lambda: returned.append(store.transact(begin)))
+    store.close()
+    assert (returned, told) == (["done"], [Name.DAEMON_STARTED, Name.DAEMON_STOPPED])
+    assert [json.loads(line)["of"] for line in said] == ["daemon.started", "daemon.stopped"]

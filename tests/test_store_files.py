@@ -251,6 +251,14 @@ async def test_cancelled_write_is_whole_or_absent(place: Place) -> None:
     assert Name.DAEMON_STOPPED not in {saved.name for saved in place.log("")}
 
 
+@pytest.mark.parametrize("read_only", [True, False])
+def test_a_damaged_database_is_said_in_one_line(path: Path, *, read_only: bool) -> None:
+    """A file that is no database is refused with what to do, and none of what is in it is said."""
+    path.write_bytes(b"secret words " * 1000)
+    with pytest.raises(ConfigError, match=r"^the database is damaged \(file is not a database\): restore a backup"):
+        Store.open(sqlite_url(path), read_only=read_only)
+
+
 def test_full_disk_is_said_and_survived(place: Place) -> None:
     """When the disk is full the write is refused as a whole, reading goes on, and writing does when there is space."""
     place.take("a")

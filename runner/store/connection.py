@@ -8,7 +8,7 @@ that was read does not change before it is written.
 Knows the databases' dialects and the log's table; does not know what tickets do.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,11 +19,12 @@ from typing import Concatenate, ParamSpec, Self, TypeVar
 import anyio
 from anyio import to_thread
 from sqlalchemy import Connection, Engine, update
-from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import DatabaseError, InterfaceError, OperationalError
 
+from runner import log as defects
 from runner.events import VERSION, Event, Name, Value
 from runner.store import dialect, schema
-from runner.store.errors import StoreUnavailable, UnknownTicket
+from runner.store.errors import StoreDamaged, StoreUnavailable, UnknownTicket
 from runner.store.text import to_json
 
 P = ParamSpec("P")
@@ -119,13 +120,15 @@ class Store:
             url: `sqlite:////absolute/path`, or `postgresql+psycopg://...`.
             clock: Returns microseconds UTC; None for the database's clock.
             on_event: Called with each event after its commit, in order, in the writing
-                thread; the next write waits for it, so it must not write itself.
+                thread; the next write waits for it, so it must not write itself. What it
+                raises is logged and reaches nobody.
             read_only: Write nothing, not even tables.
 
         Raises:
             ConfigError: The URL is not usable, its place is a network file system, or
                 the tables were made by a newer version (or an older one, if `read_only`).
             StoreUnavailable: The database does not answer.
+            StoreDamaged: Its file is damaged.
         """
         reader, writer = dialect.engines(url, read_only=read_only)
         store = cls(reader=reader, writer=writer, clock=clock, on_event=on_event)
@@ -151,8 +154,7 @@ class Store:
                 tx = Tx(connection, self._now_us(connection))
                 result = fn(tx, *args, **kwargs)
             if self._on_event is not None:
-                for event in tx.events:
-                    self._on_event(event)
+                self._tell(tx.events, self._on_event)
         return result
 
     async def write(self, fn: Callable[Concatenate[Tx, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -185,6 +187,15 @@ class Store:
         if self._writer is not None:
             self._writer.dispose()
 
+    @staticmethod
+    def _tell(events: Iterable[Event], on_event: Callable[[Event], None]) -> None:
+        """Tell of what is committed: a failure to hear it is no failure of the write."""
+        for event in events:
+            try:
+                on_event(event)
+            except Exception:  # noqa: BLE001  whatever it is, the caller's write was done
+                defects.defect("event.not_told", of=str(event.name))
+
     def _now_us(self, connection: Connection) -> int:
         if self._clock is not None:
             return self._clock()
@@ -198,3 +209,7 @@ def _translated() -> Iterator[None]:
         yield
     except (OperationalError, InterfaceError) as e:
         raise StoreUnavailable(str(e.orig).strip()) from e
+    except DatabaseError as e:
+        if type(e) is DatabaseError:  # SQLite's for a file that is damaged; its subclasses say what was asked wrongly
+            raise StoreDamaged(str(e.orig).strip()) from e
+        raise

@@ -59,3 +59,14 @@ class StoreUnavailable(RunnerError):
 
     def __str__(self) -> str:
         return f"the database does not answer: {self.what}"
+
+
+class StoreDamaged(ConfigError):
+    """The database's file is damaged, or is no database."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
+
+    def __str__(self) -> str:
+        return f"the database is damaged ({self.what}): restore a backup, see docs/recovery.md"
