@@ -9,7 +9,6 @@ the source or who else runs.
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import ParamSpec, TypeVar
@@ -207,13 +206,14 @@ class _Claim:
 
     async def _why(self, ran: Ran, tree: Tree) -> str:
         if ran.outcome is Outcome.BUDGET:
-            with suppress(CommitRefused, WorktreeRefused, GitFailed):
-                await self._commit(tree)
             spent = await self._write(runs.spent, self._id)
-            return (
-                f"spent ${spent / 1e6:.2f} and its cap is reached; the work so far is committed on {tree.branch} in "
-                f"{tree.path}: `release --budget-usd` gives it more"
-            )
+            cap = self._spec.budget_microusd or self._config.limits.ticket_microusd
+            where = f"the work so far is committed on {tree.branch} in {tree.path}"
+            try:
+                await self._commit(tree)
+            except (CommitRefused, WorktreeRefused, GitFailed) as error:
+                where = f"the work so far is in {tree.path}, not all of it committed: {error}"
+            return f"spent ${spent / 1e6:.4f} of ${cap / 1e6:.4f}; {where}; `release --budget-usd` gives it more"
         parts = [str(ran.outcome), ran.ending.detail]
         if ran.ending.result is not None and ran.ending.result.api_error_status is not None:
             parts.insert(1, f"HTTP {ran.ending.result.api_error_status}")

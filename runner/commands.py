@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from runner.errors import RunnerError, UsageError
-from runner.store import Tx, effects, questions, queue, tickets
+from runner.store import Tx, effects, questions, queue, runs, tickets
 from runner.store.effects import EffectState
 from tickets.ticket import (
     SETTLED_ELSEWHERE,
@@ -70,11 +70,24 @@ class Command:
     by: str = "operator"
 
 
-_INSTEAD: Mapping[Reason, str] = {
-    Reason.QUESTION: "it asked a question: `ticket-runner answer {id} TEXT`",
-    Reason.EFFECT: "the outcome of an effect is unknown: `ticket-runner effects {id}`, then `settle`",
-    Reason.APPROVAL: "an effect waits for approval: `ticket-runner effects {id}`, then `approve`",
+_NEXT: Mapping[Reason, str] = {
+    Reason.QUESTION: "`ticket-runner answer {id} TEXT`",
+    Reason.EFFECT: "`ticket-runner effects {id}`, then `settle KEY`",
+    Reason.APPROVAL: "`ticket-runner effects {id}`, then `approve KEY`, or `settle KEY --abandon`",
+    Reason.BUDGET: "`ticket-runner release {id} --budget-usd N`",
+    Reason.ATTEMPTS: "`ticket-runner retry {id}`",
+    Reason.SESSION: "`ticket-runner retry {id} --fresh`",
+    Reason.WORKTREE: "mend it, then `ticket-runner release {id}`",
+    Reason.CHECKS: "`ticket-runner retry {id}`, or mend it and `release`",
+    Reason.DELIVERY: "mend it, then `ticket-runner release {id}`",
+    Reason.NO_CHANGE: "`ticket-runner retry {id}`, or `cancel`",
+    Reason.OPERATOR: "`ticket-runner release {id}`",
 }
+
+
+def next_step(ticket: Ticket) -> str:
+    """Return what lets a held ticket go on; "" for any other."""
+    return "" if ticket.reason is None else _NEXT[ticket.reason].format(id=ticket.id)
 
 
 def move(command: Command, ticket: Ticket) -> Fact:
@@ -100,7 +113,7 @@ def move(command: Command, ticket: Ticket) -> Fact:
             return Retried(fresh=command.fresh)
         case Verb.RELEASE | Verb.RETRY, State.HELD:
             if ticket.reason in SETTLED_ELSEWHERE:
-                raise NotPossible(command.verb, ticket.id, _INSTEAD[ticket.reason].format(id=ticket.id))
+                raise NotPossible(command.verb, ticket.id, f"it is held ({ticket.reason}): {next_step(ticket)}")
             return Released() if command.verb is Verb.RELEASE else Retried(fresh=command.fresh)
         case _:
             raise NotPossible(command.verb, ticket.id, _why_not(command.verb, ticket))
@@ -139,7 +152,11 @@ def perform(tx: Tx, command: Command) -> Reply:
     if command.verb is Verb.SETTLE:
         return _settle(tx, command)
     before = tickets.get(tx, command.ticket).ticket
-    after = tickets.apply(tx, command.ticket, move(command, before))
+    fact = move(command, before)
+    spent = runs.spent(tx, before.id)
+    if 0 < command.budget_microusd <= spent:
+        raise NotPossible(command.verb, before.id, f"it has spent ${spent / 1e6:.2f} already: give it more than that")
+    after = tickets.apply(tx, command.ticket, fact)
     if command.budget_microusd > 0:
         tickets.set_budget(tx, after.id, command.budget_microusd, by=command.by)
     if after.state is State.RUNNING:

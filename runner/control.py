@@ -40,6 +40,10 @@ class NobodyListens(RunnerError):
     """No daemon answers on the socket."""
 
 
+class NoAnswer(RunnerError):
+    """A daemon took a command and did not say what became of it."""
+
+
 async def listen(home: Home, perform: Callable[[Command], Awaitable[str]], *, task_status: TaskStatus[None]) -> None:
     """Serve commands until cancelled; started once a client can connect."""
     _remove(home)
@@ -95,24 +99,28 @@ def _command(line: bytes) -> Command:
     return command
 
 
-def send(home: Home, command: Command) -> str:
+def send(home: Home, command: Command, *, timeout_s: float = _TIMEOUT_S) -> str:
     """Tell the daemon of `home` what to do and return what it says.
 
     Raises:
         NobodyListens: There is no daemon behind the socket.
+        NoAnswer: It was told, and whether it did it is not known.
         Refused: It did not do it; says why, and the exit code of that.
     """
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client, home.socket_address() as address:
-            client.settimeout(_TIMEOUT_S)
-            client.connect(address)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.settimeout(timeout_s)
+        try:
+            with home.socket_address() as address:
+                client.connect(address)
+        except OSError as error:
+            raise NobodyListens(f"no daemon answers on {home.socket}: {error}") from error
+        line = b""
+        with suppress(OSError):
             client.sendall(json.dumps(asdict(command)).encode() + b"\n")
             with client.makefile("rb") as lines:
                 line = lines.readline(_LINE_LIMIT)
-    except OSError as error:
-        raise NobodyListens(f"no daemon answers on {home.socket}: {error}") from error
     if not line.endswith(b"\n"):
-        raise NobodyListens(f"the daemon behind {home.socket} went away before it answered")
+        raise NoAnswer(f"the daemon was told to {command.verb} and has not answered: it may do it yet; see `status`")
     answer = json.loads(line)
     if "error" in answer:
         raise Refused(answer["error"], answer["exit"])

@@ -168,9 +168,10 @@ ROUTINE = frozenset(
 )
 """What every claim writes, however soon its daemon dies; anything else is progress."""
 
-WORK_AGAIN = frozenset({Name.RUN_STARTED, Name.TICKET_RETRIED, Name.TICKET_ANSWERED})
-"""After one of these a finished conversation goes on. A failed check alone is not one of
-them: the check is free, so a claim that died after it runs the check again."""
+WORK_AGAIN = frozenset({Name.RUN_STARTED, Name.TICKET_RETRIED, Name.TICKET_ANSWERED, Name.WORKTREE_MADE})
+"""After one of these a finished conversation goes on. A worktree that had to be made again
+may lack what was not committed. A failed check alone is not one of them: the check is
+free, so a claim that died after it runs the check again."""
 
 
 def fact_name(fact: Fact) -> Name:

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from runner.budget import Cost, CostKind
+from runner.commands import next_step
 from runner.events import Event
 from runner.status import Details, Overview, clock, why
 from runner.store.effects import EffectRow
@@ -32,6 +33,8 @@ _HEADS = [
 ]
 _WHY = 2
 _LEAST_ROOM = 24
+_KEY_CHARS = 40
+_NARROW = 120
 _GAP = "  "
 _NONE = Text("")
 
@@ -70,13 +73,20 @@ def details(view: Details, console: Console) -> None:
         "home": row.home or "",
         "round": f"{ticket.round}, claim {ticket.token}, failed attempts {ticket.attempts}",
         "taken": clock(row.taken_at_us),
-        "spent": dollars(view.spent_microusd),
+        "spent": _spent(view.sums),
+        "cap": "" if row.spec.budget_microusd is None else dollars(row.spec.budget_microusd),
+        "model": row.spec.model or "",
+        "priority": str(row.spec.priority or ""),
+        "next": next_step(ticket),
     }
     for name, value in facts.items():
         if value:
             console.print(shown(f"{name:>8}  {value}"))
     console.print()
     console.print(shown(row.spec.text.strip()))
+    if view.account is not None:
+        console.print("\nthe agent said", style="bold")
+        console.print(shown(view.account))
     if view.sessions:
         console.print("\nsessions", style="bold")
     for session in view.sessions:
@@ -100,7 +110,7 @@ def effects(rows: Iterable[EffectRow], console: Console) -> None:
     """Print one row per effect."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("key", "kind", "state", "tries", "outcome"):
-        table.add_column(name, overflow="fold")
+        table.add_column(name, overflow="fold", no_wrap=name == "key", min_width=_KEY_CHARS if name == "key" else None)
     for row in rows:
         state = "unknown" if row.is_unknown else "approval" if row.waits_for_approval else str(row.state)
         asked = ", ".join(f"{name}={value}" for name, value in row.payload.items())  # what a person says yes or no to
@@ -159,20 +169,27 @@ def _aligned(rows: Sequence[Sequence[Text]], console: Console) -> Text:
 
 def _cells(line: Line, view: Overview) -> tuple[Text, ...]:
     ticket, sums = line.ticket, line.sums
-    estimated = sums.estimated or sums.unknown
     return (
         shown(ticket.id),
         Text(ticket.state, style=_COLOURS.get(ticket.state, "")),
-        shown(why(ticket, now_us=view.now_us, pause=view.pause).partition("\n")[0]),
+        shown(_why(line, view).partition("\n")[0]),
         shown((line.session or "")[:8]),
         shown(str(line.generation or "")),
         shown(_counted(sums)),
         shown(str(sums.turns)),
-        shown(dollars(sums.cost_microusd, estimated=estimated, cut=sums.cut)),
+        shown(_spent(sums)),
         shown(", ".join(f"{count} {state}" for state, count in sorted(line.effects.items()))),
         shown(line.branch or ""),
         shown(_age(view.now_us - line.taken_at_us)),
     )
+
+
+def _why(line: Line, view: Overview) -> str:
+    return why(line.ticket, now_us=view.now_us, pause=view.pause, effects=line.effects, is_alone=view.daemon is None)
+
+
+def _spent(sums: Sums) -> str:
+    return dollars(sums.cost_microusd, estimated=sums.estimated or sums.unknown, cut=sums.cut)
 
 
 def _counted(sums: Sums) -> str:

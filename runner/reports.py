@@ -4,11 +4,11 @@ Whoever performs wanted effects finds them there, in every state of the ticket a
 after every crash.
 """
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from runner.claim import Report
+from runner.commands import next_step
 from runner.effects import effect_key
 from runner.events import Value
 from runner.store import Tx, effects, queue, sessions, tickets
@@ -37,7 +37,7 @@ def save(tx: Tx, ticket_id: str, reported: Callable[[int], Report], told: Told) 
     if report.pause is not None:
         queue.pause(tx, reason="ticket", note=report.pause, by=ticket_id)
     if isinstance(report.fact, Finished | Held):
-        body = _account(tx, row, report.fact)
+        body = _account(tx, row, after, report.fact)
         _want(tx, row, REPORT, {"body": body})
         if after.state in told.notify_on:
             _want(tx, row, NOTIFY, {"state": str(after.state), "reason": str(after.reason or ""), "text": body})
@@ -52,11 +52,10 @@ def _want(tx: Tx, row: tickets.Row, kind: str, payload: dict[str, Value]) -> Non
     effects.want(tx, Wish(key, ticket.id, ticket.round, operation, kind, payload), limit=None)
 
 
-def _account(tx: Tx, row: tickets.Row, fact: Fact) -> str:
+def _account(tx: Tx, row: tickets.Row, after: Ticket, fact: Fact) -> str:
     """Return what a person is told: the reason of a hold, or what the agent says that it did."""
     if isinstance(fact, Held):
-        return f"Held ({fact.reason}).\n\n{fact.note}".strip()
-    last = sessions.last_account(tx, row.ticket.id)
-    said = "" if last is None else str(json.loads(last).get("account", ""))
+        return f"Held ({fact.reason}).\n\n{fact.note}".strip() + f"\n\nNext: {next_step(after)}"
+    said = sessions.last_account(tx, row.ticket.id) or ""
     where = f" on {row.branch}" if row.branch else ""
     return f"Done{where}.\n\n{said}".strip()

@@ -4,25 +4,29 @@ Reads the store and nothing else, so it works with the daemon down, and needs
 neither the SDK nor git.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from types import MappingProxyType
 
 from runner.store import Rx, effects, log, overview, questions, queue, runs, sessions, tickets
 from runner.store.effects import EffectRow
-from runner.store.overview import Line
+from runner.store.overview import Line, Sums
 from runner.store.questions import Question
 from runner.store.queue import Pause
 from runner.store.runs import RunRow
 from runner.store.sessions import SessionRow
 from runner.store.tickets import Row
 from tickets.source import Refused
-from tickets.ticket import State, Ticket
+from tickets.ticket import Reason, State, Ticket
 
 OPEN = frozenset({State.READY, State.RUNNING, State.HELD})
 """What `status` shows unless it is asked for more."""
 
 _LAST_EVENTS = 20
+_DECIDED = frozenset({Reason.EFFECT, Reason.APPROVAL})
+_UNDECIDED = frozenset({"unknown", "approval"})
+_UNDER_WAY = frozenset({"wanted", "claimed"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,9 @@ class Details:
     row: Row
     why: str
     spent_microusd: int
+    sums: Sums
+    account: str | None
+    """What the agent last said that it did."""
     sessions: list[SessionRow]
     runs: list[RunRow]
     effects: list[EffectRow]
@@ -80,11 +87,14 @@ def look_at(rx: Rx, ticket: str) -> Details:
         UnknownTicket: There is none.
     """
     row = tickets.get(rx, ticket)
+    sums = overview.overview(rx, ids=[ticket])[0].sums
     return Details(
         rx.now_us,
         row,
         why(row.ticket, now_us=rx.now_us, pause=queue.paused(rx)),
-        runs.spent(rx, ticket),
+        sums.cost_microusd,
+        sums,
+        sessions.last_account(rx, ticket),
         sessions.sessions_of(rx, ticket),
         runs.runs_of(rx, ticket),
         effects.effects(rx, ticket=ticket),
@@ -93,13 +103,34 @@ def look_at(rx: Rx, ticket: str) -> Details:
     )
 
 
-def why(ticket: Ticket, *, now_us: int, pause: Pause | None) -> str:
-    """Return why a ticket is where it is and what would move it; "" where the state says it all."""
+def why(
+    ticket: Ticket,
+    *,
+    now_us: int,
+    pause: Pause | None,
+    effects: Mapping[str, int] = MappingProxyType({}),
+    is_alone: bool = False,
+) -> str:
+    """Return why a ticket is where it is and what would move it; "" where the state says it all.
+
+    Args:
+        ticket: The ticket.
+        now_us: The time.
+        pause: The queue's.
+        effects: How many of its effects are in which state.
+        is_alone: No daemon runs.
+    """
     match ticket.state:
+        case State.HELD if (
+            ticket.reason in _DECIDED and not effects.keys() & _UNDECIDED and effects.keys() & _UNDER_WAY
+        ):
+            return f"{ticket.reason}: decided; it goes on when that is done"
         case State.HELD:
             return f"{ticket.reason}: {ticket.note}" if ticket.note else str(ticket.reason)
         case State.RUNNING if ticket.stop is not None:
             return f"asked to stop ({ticket.stop})"
+        case State.RUNNING if is_alone:
+            return "interrupted: it goes on at the next start"
         case State.READY if pause is not None:
             return "the queue is paused"
         case State.READY if ticket.not_before_us > now_us:

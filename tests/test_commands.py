@@ -177,7 +177,7 @@ def test_a_question_is_not_released(place: Place) -> None:
     place.claim()
     place.store.transact(tickets.apply, "a", Held(1, Reason.QUESTION))
     for verb in (Verb.RELEASE, Verb.RETRY):
-        with pytest.raises(NotPossible, match="it asked a question: `ticket-runner answer a TEXT`"):
+        with pytest.raises(NotPossible, match=r"it is held \(question\): `ticket-runner answer a TEXT`"):
             do(place, verb, "a")
     assert do(place, Verb.CANCEL, "a") == "a is cancelled"
 

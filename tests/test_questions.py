@@ -55,7 +55,7 @@ def test_questions_wait_for_one_answer(site: Site) -> None:
     page = site.tell("show", "t")
     assert page.count("(no answer yet)") == 2
     for verb in ("release", "retry"):
-        assert "it asked a question: `ticket-runner answer t TEXT`" in site.tell(verb, "t", code=1)
+        assert "it is held (question): `ticket-runner answer t TEXT`" in site.tell(verb, "t", code=1)
     assert "ticket other (done) has no open question" in site.tell("answer", "other", "Red.", code=1)
     assert "no ticket" in site.tell("answer", "nobody", "Red.", code=1)
     assert "the answer is empty" in site.tell("answer", "t", " ", code=64)

@@ -18,20 +18,29 @@ if TYPE_CHECKING:
     from runner.store import Store
 
 
-def _leave(code: int | None) -> None:
+def _leave(code: int | None, **_: object) -> None:
     """Exit with what a command returned."""
     raise typer.Exit(int(code or Exit.OK))
 
 
-app = typer.Typer(
-    name="ticket-runner",
-    help="Work on a queue of tickets with Claude, each in a git worktree of its own, and lose nothing when killed.",
-    result_callback=_leave,
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
+app = typer.Typer(name="ticket-runner", add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+
+def _version(wanted: bool) -> None:  # noqa: FBT001  typer calls it with the option's value
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"ticket-runner {version('ticket-runner')}")
+        raise typer.Exit
+
+
+@app.callback(result_callback=_leave, no_args_is_help=True)
+def _of_all(
+    *,
+    _: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    """Work on a queue of tickets with Claude, each in a git worktree of its own, and lose nothing when killed."""
+
 
 ConfigOption = Annotated[
     Path | None,

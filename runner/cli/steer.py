@@ -109,7 +109,7 @@ def settle(
 ) -> None:
     """Say what became of an effect whose outcome is unknown."""
     chosen = [name for name, given in (("done", done is not None), ("retry", retry), ("abandon", abandon)) if given]
-    if len(chosen) != 1:
+    if len(chosen) != 1 or (done is not None and not done.strip()):
         raise UsageError(f"settle {key}: say one of --done TEXT, --retry, --abandon")
     _steer(config, "settle", key=key, decision=chosen[0], text=done or "")
 

@@ -64,9 +64,17 @@ class Line:
     """How many effects are in which state."""
 
 
-def overview(rx: Rx, *, states: Collection[State] | None = None, since_us: int | None = None) -> list[Line]:
-    """Return the tickets in one of `states`, or that changed at `since_us` or later, oldest first."""
+def overview(
+    rx: Rx,
+    *,
+    states: Collection[State] | None = None,
+    since_us: int | None = None,
+    ids: Collection[str] | None = None,
+) -> list[Line]:
+    """Return the tickets in one of `states`, that changed at `since_us` or later, with these `ids`, oldest first."""
     chosen = select(_t.id)
+    if ids is not None:
+        chosen = chosen.where(_t.id.in_(ids))
     if states is not None:
         chosen = chosen.where(_t.state.in_([*states]))
     if since_us is not None:

@@ -146,7 +146,7 @@ def said(rx: Rx, session: str, *, since: int = 0, limit: int = 200) -> list[tupl
 
 
 def last_account(rx: Rx, ticket: str) -> str | None:
-    """Return the JSON of what the agent last said it did when it finished, or None."""
+    """Return what the agent last said that it did, when it finished; None when it has not."""
     query = (
         select(_m.json)
         .join(schema.session, _s.id == _m.session)
@@ -155,7 +155,10 @@ def last_account(rx: Rx, ticket: str) -> str | None:
         .limit(1)
     )
     found = rx.connection.execute(query).scalar_one_or_none()
-    return None if found is None else str(found)
+    if found is None:
+        return None
+    said = json.loads(found)
+    return str(said.get("account", said.get("cut", "")))
 
 
 def _latest(rx: Rx, ticket: str) -> SessionRow | None:
