@@ -10,16 +10,23 @@ registered by kind.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Concatenate, ParamSpec, TypeVar
 from urllib.parse import quote
 
 import anyio
 from anyio.abc import TaskGroup
 
-from runner.errors import RunnerError
-from runner.store import Store, Tx, effects, tickets
+from runner import log
+from runner.store import Store, StoreUnavailable, Tx, effects, tickets
 from runner.store.effects import EffectRow, EffectState, Verdict, Wish
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
+STORE_RETRY_S = 5.0
+"""Between two tries while the store does not answer (a full disk)."""
 _US = 1_000_000
 _TRIES = 3
 """Of a call to an outside that honours keys."""
@@ -98,9 +105,11 @@ class Ledger:
         limit: int,
         tasks: TaskGroup,
         on_settled: Callable[[str], None],
+        retry_s: float = STORE_RETRY_S,
     ) -> None:
         self._store, self._home, self._epoch = store, home, epoch
         self._performers, self._limit, self._tasks, self._on_settled = performers, limit, tasks, on_settled
+        self._retry_s = retry_s
         self._under_way: dict[str, anyio.Event] = {}
         self._leaving = anyio.Event()
 
@@ -110,7 +119,10 @@ class Ledger:
         return bool(self._under_way)
 
     def leave(self) -> None:
-        """Wait no longer for what earlier daemons left to become old enough; calls of ours end as they do."""
+        """Wait no longer for the store, nor for what earlier daemons left to become old enough.
+
+        Calls of ours end as they do.
+        """
         self._leaving.set()
 
     async def request(self, wish: Wish, *, token: int) -> tuple[EffectRow, Verdict]:
@@ -133,9 +145,13 @@ class Ledger:
             self._begin(row)
 
     async def settle_dead(self) -> None:
-        """Begin to find out what became of what earlier daemons of this home claimed and did not settle."""
-        for row in await self._store.write(effects.abandoned_claims, home=self._home, epoch=self._epoch):
-            self._begin(row)
+        """Begin to find out what became of what earlier daemons of this home claimed and did not settle.
+
+        While the store does not answer it waits, until the daemon leaves.
+        """
+        with suppress(_Left):
+            for row in await self._write(effects.abandoned_claims, home=self._home, epoch=self._epoch):
+                self._begin(row)
 
     async def settled(self, key: str) -> None:
         """Wait until nothing is under way for an effect, having begun it if it was due."""
@@ -161,27 +177,47 @@ class Ledger:
             self._tasks.start_soon(self._take_care, row)
 
     async def _take_care(self, row: EffectRow) -> None:
-        """Bring one effect to an outcome, or to a person."""
-        performer = self._performers[row.kind]
+        """Let nothing that goes wrong with one effect end the others."""
         try:
-            if row.state is EffectState.WANTED:
-                claimed = await self._store.write(effects.claim, row.key, epoch=self._epoch)
-                if claimed is not None:
-                    await self._perform(performer, claimed)
-            else:
-                await self._find_out(performer, row)
-        except _Left:
-            pass
+            with suppress(_Left):
+                await self._bring_to_an_end(row)
+        except Exception:  # noqa: BLE001  it must not end the daemon
+            log.defect("effect.failed", key=row.key)
+            await self._pause()  # or what is due would be begun again at once
         finally:
             self._under_way.pop(row.key).set()
             self._on_settled(row.ticket)
+
+    async def _bring_to_an_end(self, row: EffectRow) -> None:
+        """Bring one effect to an outcome, or to a person."""
+        performer = self._performers[row.kind]
+        if row.state is not EffectState.WANTED:
+            await self._find_out(performer, row)
+        elif (claimed := await self._write(effects.claim, row.key, epoch=self._epoch)) is not None:
+            await self._perform(performer, claimed)
+
+    async def _write(self, fn: Callable[Concatenate[Tx, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Write as soon as the store takes it: an outcome that is not saved would be asked of a person."""
+        while True:
+            is_last = self._leaving.is_set()
+            try:
+                return await self._store.write(fn, *args, **kwargs)
+            except StoreUnavailable as error:
+                log.warn("store.unavailable", error=str(error), retry_s=self._retry_s)
+                if is_last:
+                    raise _Left from error
+            await self._pause()
+
+    async def _pause(self) -> None:
+        with anyio.move_on_after(self._retry_s):
+            await self._leaving.wait()
 
     async def _perform(self, performer: Performer, row: EffectRow, *, perhaps_before: bool = False) -> None:
         """Do it; `perhaps_before`: an earlier call may have arrived, at a target that honours keys."""
         outcome = await self._call(performer, row)
         tries = _TRIES if performer.honours_keys else 1
         while isinstance(outcome, Unknown) and row.attempts < tries:
-            again = await self._store.write(effects.reclaim, row, epoch=self._epoch)
+            again = await self._write(effects.reclaim, row, epoch=self._epoch)
             if again is None:
                 return
             row, outcome, perhaps_before = again, await self._call(performer, again), True
@@ -212,7 +248,7 @@ class Ledger:
         if not isinstance(looked, Absent):
             await self._save(row, looked)
             return
-        claimed = await self._store.write(effects.reclaim, row, epoch=self._epoch)
+        claimed = await self._write(effects.reclaim, row, epoch=self._epoch)
         if claimed is not None:
             await self._perform(performer, claimed, perhaps_before=performer.honours_keys)
 
@@ -225,8 +261,8 @@ class Ledger:
             waiting.start_soon(self._cancel_on_leaving, waiting.cancel_scope)
             try:
                 await performer.await_end(row)
-            except RunnerError as error:
-                remains = Unknown(str(error))
+            except Exception as error:  # noqa: BLE001  what is not proved to be over may still arrive
+                remains = Unknown(f"what did it may go on: {type(error).__name__}: {error}")
             ended = True
             waiting.cancel_scope.cancel()
         if not ended:
@@ -242,7 +278,7 @@ class Ledger:
         looked = await self._ask(performer, row)
         if not isinstance(looked, Absent) or not in_flight:
             return looked
-        now_us = await self._store.write(lambda tx: tx.now_us)
+        now_us = await self._write(lambda tx: tx.now_us)
         with anyio.move_on_after(max((row.claimed_at_us or 0) + performer.limit_s * _US - now_us, 0) / _US):
             await self._leaving.wait()
             raise _Left
@@ -259,11 +295,11 @@ class Ledger:
     async def _save(self, row: EffectRow, outcome: Outcome) -> None:
         match outcome:
             case Done(text):
-                await self._store.write(effects.settle, row, EffectState.DONE, text)
+                await self._write(effects.settle, row, EffectState.DONE, text)
             case Failed(text):
-                await self._store.write(effects.settle, row, EffectState.FAILED, text)
+                await self._write(effects.settle, row, EffectState.FAILED, text)
             case Unknown(text):
-                await self._store.write(effects.leave_unknown, row, text)
+                await self._write(effects.leave_unknown, row, text)
 
 
 def _want_claimed(tx: Tx, wish: Wish, token: int, limit: int) -> tuple[EffectRow, Verdict]:

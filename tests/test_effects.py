@@ -2,19 +2,24 @@
 
 import os
 import signal
+import sqlite3
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, MutableMapping
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import anyio
 import anyio.to_thread
 import pytest
+from structlog.testing import capture_logs
 
+from runner.effects import Done, Outcome, Performer
 from runner.events import Name
 from runner.processes import ProcessesRemain
 from runner.store import LostTicket, effects, tickets
 from runner.store.effects import EffectRow, EffectState, NotOpen, TooManyEffects, Verdict
+from tests.bench import until
 from tests.worlds import LIMIT, TICKET, World, ledger_of
 from tickets.ticket import Held, Reason, State
 
@@ -270,13 +275,14 @@ async def test_a_try_that_failed_says_nothing_of_an_earlier_one(tmp_path: Path) 
     assert (world.get(row.key).is_unknown, world.get(row.key).attempts) == (True, 2)
 
 
-async def test_processes_that_do_not_end_are_a_person_s(tmp_path: Path) -> None:
+@pytest.mark.parametrize("error", [ProcessesRemain(TICKET, (1,)), PermissionError("they do not end")])
+async def test_processes_that_do_not_end_are_a_person_s(tmp_path: Path, error: Exception) -> None:
     """A dead daemon's command that cannot be ended leaves the effect unknown, and the daemon alive."""
     world = world_of(tmp_path, "idempotent = true")
     row = world.claimed("deploy")
 
     async def await_end(_row: EffectRow) -> None:
-        raise ProcessesRemain(TICKET, (1,))
+        raise error
 
     made = {"deploy": replace(world.performers()["deploy"], await_end=await_end)}
     async with anyio.create_task_group() as tasks:
@@ -284,3 +290,95 @@ async def test_processes_that_do_not_end_are_a_person_s(tmp_path: Path) -> None:
     assert world.get(row.key).is_unknown
     assert "do not end" in (world.get(row.key).outcome or "")
     assert world.sent == []
+
+
+def rename(world: World, before: str, after: str) -> None:
+    """Take the ledger's table away from the store, which then does not answer, or give it back."""
+    with closing(sqlite3.connect(world.directory / "store.sqlite3")) as connection:
+        connection.execute(f"ALTER TABLE {before} RENAME TO {after}")
+
+
+async def until_tried_in_vain(logs: list[MutableMapping[str, object]]) -> None:
+    """Wait until the store has twice not answered."""
+    await until(lambda: [entry["event"] for entry in logs].count("store.unavailable") > 1)
+
+
+def sending(world: World, also: Callable[[], None]) -> Performer:
+    """Return a performer that sends, and does something else then."""
+
+    async def perform(row: EffectRow) -> Outcome:
+        with world.sent_file.open("a") as file:
+            file.write(f"{row.key}\n")
+        also()
+        return Done("sent")
+
+    return Performer(perform)
+
+
+@pytest.mark.parametrize("moment", ["claim", "outcome"])
+async def test_a_store_that_does_not_answer_is_waited_for(tmp_path: Path, moment: str) -> None:
+    """An effect whose claim or outcome the store does not take is done once and saved as soon as it takes it."""
+    world = World(tmp_path)
+    row = world.want("deploy")
+
+    def fail() -> None:
+        rename(world, "effect", "gone")
+
+    made = {"deploy": sending(world, fail if moment == "outcome" else lambda: None)}
+    with capture_logs() as logs:
+        async with anyio.create_task_group() as tasks:
+            ledger = ledger_of(world.place.store, world.place.start(), made, tasks)
+            await ledger.perform_due()
+            if moment == "claim":
+                fail()
+            await until_tried_in_vain(logs)
+            assert ledger.is_busy
+            rename(world, "gone", "effect")
+    assert (world.get(row.key).state, world.get(row.key).outcome) == (EffectState.DONE, "sent")
+    assert world.sent == [row.key]
+
+
+async def test_a_start_waits_for_the_store(tmp_path: Path) -> None:
+    """What dead daemons left is found out as soon as the store answers, however late after the start."""
+    world = world_of(tmp_path)
+    row = world.claimed("deploy")
+    rename(world, "effect", "gone")
+    with capture_logs() as logs:
+        async with world.daemon() as ledger, anyio.create_task_group() as tasks:
+            tasks.start_soon(ledger.settle_dead)
+            await until_tried_in_vain(logs)
+            rename(world, "gone", "effect")
+    assert world.get(row.key).is_unknown
+
+
+async def test_a_daemon_that_leaves_waits_for_no_store(tmp_path: Path) -> None:
+    """A daemon that leaves while the store does not answer ends, and the next one finds out what it performed."""
+    world = world_of(tmp_path, LOOK_UP)
+    row = world.want("deploy")
+    made = {"deploy": sending(world, lambda: rename(world, "effect", "gone"))}
+    with capture_logs() as logs:
+        async with anyio.create_task_group() as tasks:
+            ledger = ledger_of(world.place.store, world.place.start(), made, tasks)
+            await ledger.perform_due()
+            await until_tried_in_vain(logs)
+            ledger.leave()
+            await ledger.settle_dead()
+    rename(world, "gone", "effect")
+    assert (world.get(row.key).state, world.get(row.key).outcome) == (EffectState.CLAIMED, None)
+    await world.restart()
+    assert (world.get(row.key).state, world.sent) == (EffectState.DONE, [row.key])
+
+
+async def test_a_defect_in_one_effect_ends_no_other(tmp_path: Path) -> None:
+    """Whatever goes wrong in the ledger with one effect, the daemon lives and its other effects are done."""
+    world = World(tmp_path)
+    broken, row = world.want("broken"), world.want("deploy")
+    with closing(sqlite3.connect(world.directory / "store.sqlite3")) as connection:
+        when = "BEFORE UPDATE ON effect WHEN NEW.kind = 'broken'"
+        connection.execute(f"CREATE TRIGGER refuse {when} BEGIN SELECT RAISE(ABORT, 'no'); END")
+    made = {kind: sending(world, lambda: None) for kind in ("broken", "deploy")}
+    with capture_logs() as logs:
+        async with anyio.create_task_group() as tasks:
+            await ledger_of(world.place.store, world.place.start(), made, tasks).perform_due()
+    assert [(entry["event"], entry["key"]) for entry in logs] == [("effect.failed", broken.key)]
+    assert (world.get(row.key).state, world.sent) == (EffectState.DONE, [row.key])

@@ -66,7 +66,9 @@ def ledger_of(store: Store, epoch: int, made: Mapping[str, Performer], tasks: Ta
     def on_settled(_ticket: str) -> None:
         """Wake nobody."""
 
-    return Ledger(store, home=home, epoch=epoch, performers=made, limit=LIMIT, tasks=tasks, on_settled=on_settled)
+    return Ledger(
+        store, home=home, epoch=epoch, performers=made, limit=LIMIT, tasks=tasks, on_settled=on_settled, retry_s=0.01
+    )
 
 
 @dataclass
