@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from runner.commands import Command, NotPossible, Verb, move, perform
+from runner.budget import Cost, CostKind
+from runner.commands import Command, NotPossible, Verb, move, next_step, perform
 from runner.events import Name
-from runner.store import UnknownTicket, log, queue, sqlite_url, tickets
+from runner.outcome import Outcome
+from runner.store import UnknownTicket, log, queue, runs, sqlite_url, tickets
 from tests.documents import table
 from tests.stores import Place
 from tickets.ticket import (
@@ -194,6 +196,25 @@ def test_a_released_ticket_may_get_another_budget(place: Place) -> None:
     ]
     place.store.transact(perform, Command(Verb.RELEASE, "a"))
     assert place.store.read(tickets.get, "a").spec.budget_microusd == 2_500_000
+
+
+def test_a_budget_that_is_spent_already_is_refused(place: Place) -> None:
+    """A cap at or below what a ticket has spent would hold it again at once: it is refused and nothing changes."""
+    place.take("a")
+    place.claim()
+    cost = Cost(28_000, CostKind.MEASURED)
+    place.store.transact(runs.end_run, place.run("a"), outcome=Outcome.BUDGET, cost=cost)
+    place.store.transact(tickets.apply, "a", Held(1, Reason.BUDGET))
+    with pytest.raises(NotPossible, match=r"it has spent \$0.03 already"):
+        place.store.transact(perform, Command(Verb.RELEASE, "a", budget_microusd=28_000))
+    assert place.store.read(tickets.get, "a").ticket.state is State.HELD
+
+
+def test_every_hold_has_a_next_step() -> None:
+    """Whatever holds a ticket, a person is told the command that lets it go on; other states need none."""
+    for reason in Reason:
+        assert "ID" in next_step(Ticket("ID", State.HELD, reason))
+    assert next_step(Ticket("ID")) == ""
 
 
 def test_pause_and_resume_are_harmless_twice(place: Place) -> None:

@@ -138,10 +138,12 @@ def test_start_that_reached_nothing_is_no_progress() -> None:
         ([Name.AGENT_FINISHED, Name.TICKET_HELD, Name.TICKET_RELEASED], True),
         ([Name.AGENT_FINISHED, Name.TICKET_HELD, Name.TICKET_RETRIED], False),
         ([Name.AGENT_FINISHED, Name.TICKET_HELD, Name.TICKET_ANSWERED], False),
+        ([Name.WORKTREE_MADE, Name.RUN_STARTED, Name.AGENT_FINISHED, Name.WORKTREE_REUSED], True),
+        ([Name.AGENT_FINISHED, Name.TICKET_CLAIMED, Name.WORKTREE_MADE], False),
     ],
 )
 def test_finished_conversation_is_not_paid_again(names: list[Name], *, finished: bool) -> None:
-    """A conversation stays finished over deaths and releases, until a run, a retry or an answer goes on with it."""
+    """A finish lasts over deaths and releases, until a run, a retry, an answer or a lost worktree undoes it."""
     assert finished_conversation(names) is finished
 
 

@@ -329,3 +329,24 @@ READY = Ticket("a", not_before_us=10 * SECOND, note="weather: overloaded")
 def test_why_a_ticket_is_where_it_is(ticket: Ticket, pause: Pause | None, said: str) -> None:
     """Each state says why it is not over, and what it waits for."""
     assert why(ticket, now_us=5 * SECOND, pause=pause) == said
+
+
+@pytest.mark.parametrize(
+    ("effects", "said"),
+    [
+        ({"approval": 1, "done": 2}, "approval: deploy waits"),
+        ({"wanted": 1, "done": 2}, "approval: decided; it goes on when that is done"),
+        ({"done": 3}, "approval: deploy waits"),
+    ],
+)
+def test_a_hold_that_is_decided_says_so(effects: dict[str, int], said: str) -> None:
+    """A ticket that was held for an effect is not said to wait for a person once that person has spoken."""
+    held = Ticket("a", State.HELD, Reason.APPROVAL, "deploy waits")
+    assert why(held, now_us=0, pause=None, effects=effects) == said
+
+
+def test_a_running_ticket_of_no_daemon_is_interrupted() -> None:
+    """What a dead daemon left running is said to go on at the next start."""
+    running = Ticket("a", State.RUNNING, token=1)
+    assert why(running, now_us=0, pause=None, is_alone=True) == "interrupted: it goes on at the next start"
+    assert why(running, now_us=0, pause=None) == ""
