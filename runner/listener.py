@@ -30,8 +30,7 @@ class Listener:
 
     async def before_tool(self, tool: ToolStarted) -> None:
         """Save that a tool begins, before it does: after a crash in it, whoever comes next knows."""
-        summary = self._parts.redactor.text(tool.summary)
-        await self._log(Name.TOOL_STARTED, tool_use_id=tool.tool_use_id, tool=tool.name, summary=summary)
+        await self._log(Name.TOOL_STARTED, tool_use_id=tool.tool_use_id, tool=tool.name, summary=tool.summary)
 
     async def on_message(self, message: Message) -> None:
         """Save what is worth knowing later."""

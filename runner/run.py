@@ -195,6 +195,7 @@ def _options(parts: Parts, row: Row, tree: Tree, plan: Plan, brief: Brief, run: 
         tools=row.spec.tools if row.spec.tools is not None else parts.config.agent.tools,
         max_budget_microusd=run.allowance_microusd,
         own_tools=brief.tools(run.id),
+        redact=parts.redactor.text,
     )
 
 

@@ -1,5 +1,6 @@
 """How a run ends that does not end by itself, and that it leaves nothing behind."""
 
+import asyncio
 import os
 import signal
 from collections.abc import Iterator
@@ -9,12 +10,14 @@ from uuid import uuid4
 
 import anyio
 import pytest
+from anyio.lowlevel import checkpoint
 
 from runner import processes, transcript
 from runner.agent import (
     Message,
     RateLimited,
     Said,
+    Started,
     ToolEnded,
 )
 from runner.offline import (
@@ -25,8 +28,9 @@ from runner.offline import (
     Text,
 )
 from runner.outcome import Outcome, StoppedBy, Trouble, classify
+from runner.redact import MARK, Redactor
 from runner.session import Transcript
-from tests.bench import CLOCKS, COST, Bench, existing, say, until, use
+from tests.bench import CLOCKS, COST, SPEAKER, Bench, existing, say, until, use
 
 pytestmark = pytest.mark.anyio
 
@@ -210,6 +214,72 @@ async def test_frames_that_the_scripted_model_cannot_cause(bench: Bench) -> None
     assert classify(end) is Outcome.UNEXPLAINED
     end = await bench.run(bench.options(real_cli=bench.speaker({"type": "assistant", "message": {"secret": 1}})))
     assert (end.trouble, "secret" in end.detail) == (Trouble.PROTOCOL, False)
+
+
+SECRET, LINES = "sk-0123456789", "pem-01234\npem-56789"
+LEAKING = (
+    SPEAKER
+    + f"""
+hook = asked["request"]["hooks"]["PreToolUse"][0]["hookCallbackIds"][0]
+given = {{"command": "x " * 97 + {SECRET!r}}}
+call = {{"hook_event_name": "PreToolUse", "tool_use_id": "t", "tool_name": "Bash", "tool_input": given}}
+request = {{"subtype": "hook_callback", "callback_id": hook, "tool_use_id": "t", "input": call}}
+print(json.dumps({{"type": "control_request", "request_id": "r", "request": request}}), flush=True)
+sys.stdin.readline()
+told = [{LINES!r}, *["y" * 398] * 9, "z" * 390 + {SECRET!r}, "e" * 495 + {SECRET!r}]
+print("\\n".join(told), file=sys.stderr, flush=True)
+result = {{"subtype": "success", "is_error": False, "num_turns": 1, "duration_ms": 1, "duration_api_ms": 1}}
+said = {{"type": "result", "session_id": "s", "result": "x" * (64 * 1024 - 5) + {SECRET!r}}}
+print(json.dumps(said | result), flush=True)
+"""
+)
+
+
+async def test_no_part_of_a_secret_is_left_by_a_cut(bench: Bench) -> None:
+    """A secret that lies across the place where a text is cut is taken out whole, wherever we cut."""
+    leaking = bench.stub("leaking", LEAKING)
+    redact = Redactor.of([SECRET, LINES]).text
+    end = await bench.run(replace(bench.options(real_cli=leaking), redact=redact, session_id="s"))
+    assert end.result is not None
+    (tool,) = bench.tools
+    assert (tool.summary, len(end.result.text), len(end.detail)) == ("x " * 97 + MARK[:6], 64 * 1024, 4000)
+    for text in (tool.summary, end.result.text, end.detail):
+        assert MARK[:5] in text
+        assert SECRET[:3] not in text
+        assert SECRET[-3:] not in text
+
+
+async def test_time_in_which_we_did_not_run_is_no_silence(bench: Bench) -> None:
+    """Frozen for longer than every clock allows, we hear what the CLI has to say before we call it silent."""
+    fifo = bench.root / "go"
+    os.mkfifo(fifo)
+    go = os.open(fifo, os.O_RDWR | os.O_NONBLOCK)
+    times = {"duration_ms": 1, "duration_api_ms": 1, "num_turns": 1}
+    init = {"type": "system", "subtype": "init", "session_id": "s"}
+    result = {"type": "result", "subtype": "success", "session_id": "s", "is_error": False, "result": "Done.", **times}
+    said = f"print(json.dumps({init!r}), flush=True)\nopen({str(fifo)!r}).readline()\nprint(json.dumps({result!r}))\n"
+    loop, frozen = asyncio.get_running_loop(), anyio.Event()
+    true_time = loop.time
+
+    async def freeze(message: Message) -> None:
+        if isinstance(message, Started):
+            loop.time = lambda: true_time() + 3600  # type: ignore[method-assign]  # as SIGSTOP and SIGCONT do
+            frozen.set()
+
+    async def speak() -> None:
+        await frozen.wait()
+        for _ in range(20):  # rounds of the loop, in which the clocks were looked at
+            await checkpoint()
+        os.write(go, b"\n")
+
+    bench.on = freeze
+    options = replace(bench.options(real_cli=bench.stub("late", SPEAKER + said)), session_id="s")
+    async with anyio.create_task_group() as group:
+        group.start_soon(speak)
+        end = await bench.run(options, clocks=replace(CLOCKS, run_s=60))
+    os.close(go)
+    assert end.result is not None, end.detail
+    assert (end.result.text, end.exit_code, end.detail) == ("Done.", 0, "")
 
 
 async def test_a_cli_that_names_another_session_is_stopped_at_once(bench: Bench) -> None:

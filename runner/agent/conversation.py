@@ -23,7 +23,10 @@ from runner.outcome import Ending, StoppedBy
 
 _DRAIN_S = 10.0  # for the rest of the stream, once there is no process left to write it
 _HEARD_S = 1.0
-_STDERR_LINES, _LINE_CHARS, _DETAIL_CHARS = 30, 500, 4000
+_BEAT_S = _LATE_S = 5.0  # so often we look whether we still run, and so much later is not just a loaded machine
+_STDERR_LINES = 30
+_LINE, _DETAIL, _SUMMARY, _TEXT = slice(500), slice(-4000, None), slice(200), slice(64 * 1024)
+"""What is kept of a line of stderr, of an ending's detail, of a tool's input, of a result's text."""
 
 
 class Interrupted(Exception):
@@ -154,7 +157,7 @@ class _Run:
             prompt,
             environment=cli_environment(self.options.config_dir) | dict(self.options.environment),
             before_tool=self.start_tool,
-            on_stderr=lambda line: self.stderr.append(line[:_LINE_CHARS]),
+            on_stderr=lambda line: self.stderr.append(self.cut(line, _LINE)),
         )
         async for frame in frames:
             self.heard, self.heard_at = True, anyio.current_time()
@@ -186,7 +189,7 @@ class _Run:
                 self.moved.set()
 
     async def start_tool(self, tool: ToolStarted) -> None:
-        await self.before_tool(tool)
+        await self.before_tool(replace(tool, summary=self.cut(tool.summary, _SUMMARY, line=True)))
         self.heard_at = anyio.current_time()
         self.tools.add(tool.tool_use_id)
         self.moved.set()
@@ -197,11 +200,20 @@ class _Run:
             with self.watching:
                 while (due_s := self.due()) > 0:
                     self.moved = anyio.Event()
-                    with suppress(Interrupted), self.stop.interrupts(), anyio.move_on_after(due_s):
+                    nap_s = min(due_s, _BEAT_S)
+                    wake_at = anyio.current_time() + nap_s
+                    with suppress(Interrupted), self.stop.interrupts(), anyio.move_on_after(nap_s):
                         await self.moved.wait()
+                    self.excuse(anyio.current_time() - wake_at)
         finally:
             with anyio.CancelScope(shield=True):
                 await self.finish()
+
+    def excuse(self, late_s: float) -> None:
+        """Take the time in which we ourselves did not run (SIGSTOP, a paused machine) off every clock."""
+        if late_s > _LATE_S:
+            self.began += late_s
+            self.heard_at = max(self.heard_at, anyio.current_time())  # what was said meanwhile is yet to be read
 
     def due(self) -> float:
         """Return in how many seconds the processes are to be ended, and note why when that is now."""
@@ -220,7 +232,7 @@ class _Run:
         if self.end.result is not None:
             return self.heard_at + clocks.linger_s - now, StoppedBy.LINGER
         if not self.heard:
-            nearest = self.began + clocks.start_s, StoppedBy.START
+            nearest = self.heard_at + clocks.start_s, StoppedBy.START
         elif self.tools:
             nearest = self.heard_at + clocks.tool_silence_s, StoppedBy.TOOL_SILENCE
         else:
@@ -243,8 +255,15 @@ class _Run:
         finally:
             self.draining.cancel()
 
+    def cut(self, text: str, kept: slice, *, line: bool = False) -> str:
+        """Return what is kept of a text, of which the secrets were taken out while they were whole."""
+        text = self.options.redact(text)
+        return (" ".join(text.split()) if line else text)[kept]
+
     def ending(self) -> Ending:
         end, lines = self.end, "\n".join(self.stderr)
+        if end.result is not None:
+            end = replace(end, result=replace(end.result, text=self.cut(end.result.text, _TEXT)))
         if end.stopped_by is not StoppedBy.LINGER and end.result is not None and not end.result.is_error:
             end = replace(end, stopped_by=None)
-        return replace(end, detail=f"{self.note}\n{lines}".strip()[-_DETAIL_CHARS:])
+        return replace(end, detail=self.cut(f"{self.note}\n{lines}".strip(), _DETAIL))

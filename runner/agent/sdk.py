@@ -56,7 +56,6 @@ for _name in ("claude_agent_sdk", "mcp"):  # they log parts of frames, and a fra
 
 _FRAME_BYTES = 64 * 1024 * 1024  # a longer frame ends the run; the SDK's 1 MiB is less than one tool's output
 _HOOK_S = 60.0  # the CLI's default, said aloud: a tool waits so long for `before_tool` and is then blocked
-_SUMMARY_CHARS, _TEXT_CHARS = 200, 64 * 1024
 _EDITORS = frozenset({"Edit", "MultiEdit", "NotebookEdit", "Write"})
 _TELLING = ("command", "file_path", "notebook_path", "path", "pattern", "url", "query", "description")
 _LAUNCHER = {125: Trouble.SPAWN_FAILED, 126: Trouble.SPAWN_FAILED, 127: Trouble.CLI_MISSING}
@@ -82,7 +81,7 @@ def frames(
         options: The run's.
         prompt: Sent as written.
         environment: Of the SDK's child, on top of our own.
-        before_tool: Awaited before each tool; when it raises, the tool is blocked.
+        before_tool: Awaited before each tool, whose summary is yet to be cut; when it raises, the tool is blocked.
         on_stderr: Called with each line.
     """
     ending: set[str] = set()  # names of own tools whose answer ends the run
@@ -139,7 +138,7 @@ def _pre_hook(
     async def before(call: HookInput, _id: str | None, _context: HookContext) -> HookJSONOutput:
         if call["hook_event_name"] == "PreToolUse":
             name, arguments = call["tool_name"], call["tool_input"]
-            await before_tool(ToolStarted(call["tool_use_id"], name, _summary(arguments)))
+            await before_tool(ToolStarted(call["tool_use_id"], name, _telling(arguments)))
         return {}
 
     return before
@@ -154,9 +153,8 @@ def _post_hook(ending: set[str]) -> Callable[[HookInput, str | None, HookContext
     return after
 
 
-def _summary(arguments: Mapping[str, object]) -> str:
-    told = next((value for key in _TELLING if isinstance(value := arguments.get(key), str)), "")
-    return " ".join(told[: 2 * _SUMMARY_CHARS].split())[:_SUMMARY_CHARS]
+def _telling(arguments: Mapping[str, object]) -> str:
+    return next((value for key in _TELLING if isinstance(value := arguments.get(key), str)), "")
 
 
 def understand(frame: Frame, end: Ending, expected_session: str) -> tuple[Ending, list[Message]]:
@@ -244,7 +242,7 @@ def _result(data: Mapping[str, Any]) -> Result:
         api_error_status=data.get("api_error_status"),
         turns=int(data.get("num_turns") or 0),
         total_cost_microusd=None if cost is None else round(cost * 1e6),
-        text=text[:_TEXT_CHARS],
+        text=text,
         input_tokens=sum(
             int(usage.get(key) or 0)
             for key in ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")

@@ -62,6 +62,9 @@ class Options:
     """Of this process, at least 1: the CLI takes 0 for a mistake and does not start."""
     max_turns: int | None = None
     own_tools: tuple[Tool, ...] = ()
+    redact: Callable[[str], str] = str
+    """Takes the secrets out of a text. Applied to each text that is cut, before the cut, since part of a secret is not
+    recognised; as it is, it takes out none."""
     sandbox: bool = False
     """Bash sees all but `cwd` read-only and has no network; needs bubblewrap and socat."""
 
@@ -90,7 +93,7 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class ToolStarted:
-    """A tool is about to run, or to be refused; `summary` is a line of its input, not redacted."""
+    """A tool is about to run, or to be refused; `summary` is a line of its input."""
 
     tool_use_id: str
     name: str
