@@ -172,9 +172,13 @@ class Ledger:
         return await self._store.write(effects.open_effects, ticket)
 
     def _begin(self, row: EffectRow) -> None:
-        if row.key not in self._under_way and row.kind in self._performers:
+        if row.key not in self._under_way and not self._is_for_another(row):
             self._under_way[row.key] = anyio.Event()
             self._tasks.start_soon(self._take_care, row)
+
+    def _is_for_another(self, row: EffectRow) -> bool:
+        """Of what we say ourselves: a daemon that is configured to say it may be there, and no ticket waits for it."""
+        return row.kind in effects.OURS and row.kind not in self._performers and row.state is EffectState.WANTED
 
     async def _take_care(self, row: EffectRow) -> None:
         """Let nothing that goes wrong with one effect end the others."""
@@ -190,11 +194,18 @@ class Ledger:
 
     async def _bring_to_an_end(self, row: EffectRow) -> None:
         """Bring one effect to an outcome, or to a person."""
-        performer = self._performers[row.kind]
-        if row.state is not EffectState.WANTED:
-            await self._find_out(performer, row)
-        elif (claimed := await self._write(effects.claim, row.key, epoch=self._epoch)) is not None:
+        performer = self._performers.get(row.kind)
+        is_wanted = row.state is EffectState.WANTED
+        claimed = await self._write(effects.claim, row.key, epoch=self._epoch) if is_wanted else row
+        if claimed is None:
+            return
+        if performer is None:
+            tried = "" if row.attempts else "it was not tried: "
+            await self._save(claimed, Unknown(f"{tried}no effect {row.kind} is configured any more"))
+        elif is_wanted:
             await self._perform(performer, claimed)
+        else:
+            await self._find_out(performer, claimed)
 
     async def _write(self, fn: Callable[Concatenate[Tx, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Write as soon as the store takes it: an outcome that is not saved would be asked of a person."""

@@ -382,3 +382,26 @@ async def test_a_defect_in_one_effect_ends_no_other(tmp_path: Path) -> None:
             await ledger_of(world.place.store, world.place.start(), made, tasks).perform_due()
     assert [(entry["event"], entry["key"]) for entry in logs] == [("effect.failed", broken.key)]
     assert (world.get(row.key).state, world.sent) == (EffectState.DONE, [row.key])
+
+
+@pytest.mark.parametrize(("is_claimed", "why"), [(True, "no effect"), (False, "it was not tried: no effect")])
+async def test_an_effect_that_nobody_can_perform_any_more_is_a_person_s(
+    tmp_path: Path, is_claimed: bool, why: str
+) -> None:
+    """What was wanted or begun and is configured no more holds its ticket and is settled by a person."""
+    world = World(tmp_path)
+    row = world.claimed("deploy") if is_claimed else world.want("deploy")
+    async with world.daemon() as ledger:
+        (left,) = await ledger.settle_ticket(TICKET)
+    assert (left.is_unknown, left.outcome) == (True, f"{why} deploy is configured any more")
+    hold(world)
+    world.place.store.transact(effects.decide, row.key, EffectState.ABANDONED, None, by="me")
+    assert state(world) is State.READY
+
+
+async def test_a_notification_of_another_daemon_is_left_to_it(tmp_path: Path) -> None:
+    """A daemon that tells nobody leaves what another wants to tell to it."""
+    world = World(tmp_path)
+    row = world.want("notify", text="held")
+    await world.restart()
+    assert world.get(row.key).state is EffectState.WANTED
