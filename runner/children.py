@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +50,10 @@ ALLOWED = frozenset(
 )
 """What children may inherit. Not: the session's bus, the ssh agent, XDG_*, what is systemd's, git's or Claude's."""
 
+
+_SECRET_BYTES = 16 * 1024
+"""Longer than a secret is: so much more than is wanted is kept of an output until its secrets are taken out, since
+part of one is not recognised."""
 
 _left: list["subprocess.Popen[bytes]"] = []
 """What was told to outlive us and was left running: kept, since the finalizer of its handle would complain."""
@@ -114,6 +118,7 @@ async def run_command(
     cookie: Cookie,
     timeout_s: float,
     output_limit: int = 16 * 1024,
+    redact: Callable[[str], str] = str,
     stdin: bytes = b"",
     outlives: bool = False,
 ) -> CommandEnd:
@@ -128,7 +133,8 @@ async def run_command(
         environment: Complete, as of `base_environment`.
         cookie: Of the claim that it is run for.
         timeout_s: When all of it is killed.
-        output_limit: How many bytes of the end of the output to keep.
+        output_limit: How many bytes of the end of the output to keep, at most.
+        redact: Takes the secrets out of the output.
         stdin: What it can read.
         outlives: It goes on after our death or a cancellation, to its own end. It writes into files without a name
             in `cwd`, since a pipe without a reader would end it.
@@ -138,13 +144,13 @@ async def run_command(
         ProcessesRemain: Some of it does not end.
         RuntimeError: Not in the main thread.
     """
-    began = time.monotonic()
+    began, kept = time.monotonic(), output_limit + _SECRET_BYTES
     death_signal = None if outlives else signal.SIGKILL
     launch = _launch("/bin/sh", death_signal, cookie, environment, (), None, new_session=True, pid_variable=COMMAND)
     with ExitStack() as stack:
         source = stack.enter_context(_readable(stdin))
-        out = stack.enter_context(closing(_File(output_limit, cwd) if outlives else _Pipe(output_limit)))
-        err = stack.enter_context(closing(_File(output_limit, cwd))) if outlives else None
+        out = stack.enter_context(closing(_File(kept, cwd) if outlives else _Pipe(kept)))
+        err = stack.enter_context(closing(_File(kept, cwd))) if outlives else None
         process = _start(line, cwd, launch, source, out.writing, err.writing if err else subprocess.STDOUT)
         start = identity(process.pid)
         is_over = False
@@ -167,9 +173,9 @@ async def run_command(
             exit_code=returncode if returncode >= 0 else None,
             signal=-returncode if returncode < 0 else None,
             timed_out=limit.cancelled_caught,
-            output=out.tail(),
+            output=_text(out.tail(), output_limit, redact),
             duration_s=time.monotonic() - began,
-            errors=err.tail() if err else "",
+            errors=_text(err.tail(), output_limit, redact) if err else "",
         )
 
 
@@ -242,7 +248,6 @@ class _Pipe:
         os.set_blocking(self._reading, False)
         self._limit = limit
         self._bytes = bytearray()
-        self._cut = False
 
     async def follow(self) -> None:
         """Read whatever comes, until cancelled: nobody waits for its end, which a process left behind can put off."""
@@ -250,12 +255,12 @@ class _Pipe:
             await anyio.wait_readable(self._reading)
             self._read()
 
-    def tail(self, *, at_most: int = 1024 * 1024) -> str:
+    def tail(self, *, at_most: int = 1024 * 1024) -> bytes:
         """Return the end, with what is there still, but not for ever: a writer that we could not find may go on."""
         with suppress(BlockingIOError):
             while at_most > 0 and (count := self._read()):
                 at_most -= count
-        return _text(bytes(self._bytes), cut=self._cut)
+        return bytes(self._bytes)
 
     def close(self) -> None:
         """Close both ends."""
@@ -268,7 +273,6 @@ class _Pipe:
         excess = len(self._bytes) - self._limit
         if excess > 0:
             del self._bytes[:excess]
-            self._cut = True
         return len(chunk)
 
 
@@ -283,19 +287,21 @@ class _File:
     async def follow(self) -> None:
         """Return at once: it fills without us."""
 
-    def tail(self) -> str:
+    def tail(self) -> bytes:
         """Return the end."""
         size = os.fstat(self.writing).st_size
-        cut = max(size - self._limit, 0)
-        return _text(os.pread(self.writing, self._limit, cut), cut=cut > 0)
+        return os.pread(self.writing, self._limit, max(size - self._limit, 0))
 
     def close(self) -> None:
         """Close it; it is gone when the last writer has closed it, too."""
         self._file.close()
 
 
-def _text(kept: bytes, *, cut: bool) -> str:
-    """Return it as text that does not start in the middle of a character; bytes that are no UTF-8 are replaced."""
-    if cut:
-        kept = re.sub(rb"\A[\x80-\xbf]{1,3}", b"", kept)
-    return kept.decode(errors="replace")
+def _text(kept: bytes, limit: int, redact: Callable[[str], str]) -> str:
+    """Return the end of what was kept, without secrets and from a whole character on; no UTF-8 is replaced.
+
+    What was kept beyond `limit` may begin with a part of a secret, and is dropped when it has served.
+    """
+    excess = kept[: max(len(kept) - limit, 0)]
+    text = redact(kept.decode(errors="replace"))[len(redact(excess.decode(errors="replace"))) :]
+    return re.sub(rb"\A[\x80-\xbf]{1,3}", b"", text.encode()[-limit:]).decode()

@@ -57,12 +57,13 @@ async def run_lines(
             environment=parts.command_environment,
             cookie=Cookie(str(parts.home.path), ticket.id, ticket.token),
             timeout_s=limit_s,
+            redact=parts.redactor.text,
         )
         passed = end.exit_code == 0 and not end.timed_out
         facts: dict[str, Value] = {"command": command, "ending": _ending(end), "duration_s": round(end.duration_s, 3)}
         await parts.store.write(log_claimed, ticket.id, ticket.token, told.passed if passed else told.failed, facts)
         if not passed:
-            return FailedLine(command, _ending(end), parts.redactor.text(end.output))
+            return FailedLine(command, _ending(end), end.output)
     return None
 
 

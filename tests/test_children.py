@@ -14,6 +14,7 @@ import pytest
 
 from runner.children import CommandEnd, base_environment, launch_variable, run_command, write_launcher
 from runner.processes import Cookie, find
+from runner.redact import MARK, Redactor
 
 pytestmark = pytest.mark.anyio
 
@@ -207,6 +208,27 @@ async def test_much_output_is_cut_to_its_end(cookie: Cookie) -> None:
     assert end.output.endswith("ää\nend")
     assert len(end.output.encode()) == 999
     assert "�" not in end.output
+
+
+@pytest.mark.parametrize("outlives", [False, True])
+@pytest.mark.parametrize("after", [990, 17_374])
+async def test_no_part_of_a_secret_is_left_of_much_output(cookie: Cookie, *, outlives: bool, after: int) -> None:
+    """A secret is taken out whole where the output is cut, where what is kept for that begins, and everywhere else."""
+    secret = "sk-0123456789abcdefghij"
+    line = f"yes x | head -c 100000; printf {secret}; yes {secret} | head -c {after}"
+    end = await run_command(
+        line,
+        cwd=Path(cookie.home),
+        environment=ENVIRONMENT,
+        cookie=cookie,
+        timeout_s=30,
+        output_limit=1000,
+        redact=Redactor.of([secret]).text,
+        outlives=outlives,
+    )
+    assert MARK in end.output
+    assert len(end.output) <= 1000
+    assert "j" not in end.output
 
 
 async def test_the_time_limit_ends_the_whole_tree(cookie: Cookie) -> None:
