@@ -6,13 +6,14 @@ as far as it goes; a response is in it, whole and with its usage, or not at all.
 Knows the files below CLAUDE_CONFIG_DIR/projects and genai-prices. Does not know runs.
 """
 
+import errno
 import json
 import os
 import re
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
-from math import isfinite
 from pathlib import Path
 
 from runner.session import Transcript
@@ -20,6 +21,7 @@ from runner.session import Transcript
 _LINE_BYTES = 64 * 1024 * 1024  # as long as a frame may be; a longer line is passed over
 _NAME_CHARS = 200  # of a project's directory; a longer one is cut, and a hash added
 _CONVERSATION = frozenset({"user", "assistant", "attachment"})  # any one of these makes a session resumable
+_MOST = 2**53  # tokens or micro-dollars; what is more is garbage, and the ledger's sums have to hold it
 _SAID = frozenset({"user", "assistant", "system"})
 
 
@@ -75,7 +77,7 @@ def read(path: Path, *, since_bytes: int = 0, until_bytes: int | None = None) ->
     With `until_bytes` it is read as it was when it was so long.
 
     Raises:
-        OSError: It is there and cannot be read.
+        OSError: It is there and cannot be read, or is no regular file.
     """
     main = _Pass()
     try:
@@ -120,7 +122,7 @@ def price(usages: Iterable[Usage]) -> int | None:
             total += genai_prices.calc_price(counted, usage.model, provider_id="anthropic").total_price
         except LookupError:
             return None
-    return round(total * 1_000_000)
+    return min(round(total * 1_000_000), _MOST)
 
 
 @dataclass(slots=True)
@@ -144,8 +146,8 @@ class _Pass:
             self.usable = True
         if new and self.since is None:
             self.since = _text(entry, "timestamp") or None
-        if kind == "cost-state":
-            self.total_microusd, self.total_is_new = _microusd(entry.get("totalCostUSD")), new
+        if kind == "cost-state" and (total := _microusd(entry.get("totalCostUSD"))) is not None:
+            self.total_microusd, self.total_is_new = total, new
         elif kind == "api-request":
             self.asking = new
         elif kind in _SAID:
@@ -172,7 +174,7 @@ def _entries(
 ) -> Iterator[tuple[int, Mapping[str, object]]]:
     """Yield each line that is a JSON object, and where it ends; one glued to a torn line, from `since_bytes`."""
     end = 0
-    with path.open("rb") as file:
+    with open(path, "rb", opener=_regular) as file:
         while (until_bytes is None or end < until_bytes) and (line := file.readline(_LINE_BYTES)):
             begin, end = end, end + len(line)
             if until_bytes is not None and end > until_bytes:
@@ -185,6 +187,15 @@ def _entries(
                 continue
             if isinstance(entry, dict):
                 yield end, entry
+
+
+def _regular(path: str, flags: int) -> int:
+    """Open a regular file; an agent may have put anything in its place, and opening a pipe would wait for ever."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", path)
+    return descriptor
 
 
 def _usage(entry: Mapping[str, object]) -> Usage | None:
@@ -200,7 +211,7 @@ def _usage(entry: Mapping[str, object]) -> Usage | None:
         input=_count_of(usage, "input_tokens"),
         output=_count_of(usage, "output_tokens"),
         cache_read=_count_of(usage, "cache_read_input_tokens"),
-        cache_write_5m=_count_of(usage, "cache_creation_input_tokens") - hour,
+        cache_write_5m=max(_count_of(usage, "cache_creation_input_tokens") - hour, 0),
         cache_write_1h=hour,
     )
 
@@ -217,8 +228,8 @@ def _text(entry: Mapping[str, object], key: str) -> str:
 
 def _count_of(entry: Mapping[str, object], key: str) -> int:
     value = entry.get(key)
-    return value if isinstance(value, int) else 0
+    return value if isinstance(value, int) and 0 <= value <= _MOST else 0
 
 
 def _microusd(usd: object) -> int | None:
-    return round(usd * 1e6) if isinstance(usd, int | float) and isfinite(usd) else None
+    return round(usd * 1e6) if isinstance(usd, int | float) and 0 <= usd <= _MOST / 1e6 else None

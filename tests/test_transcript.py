@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
@@ -46,11 +47,35 @@ def read(file: Path, *lines: bytes, since_bytes: int = 0) -> Reading:
 
 
 def test_a_missing_file_is_a_missing_transcript(file: Path) -> None:
-    """There being no file is no error, and anything else about it is one."""
+    """There being no file is no error."""
     assert transcript.read(file) == Reading(Transcript.MISSING)
-    file.mkdir()
-    with pytest.raises(IsADirectoryError):
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda file: file.symlink_to("/dev/zero")])
+def test_what_is_no_file_is_not_read(file: Path, make: Callable[[Path], None]) -> None:
+    """A directory, a pipe that nobody writes to and a link are refused at once, a subagent's too."""
+    make(file)
+    with pytest.raises(OSError, match=r"regular|symbolic"):
         transcript.read(file)
+    main, agents = file.with_name("main.jsonl"), file.with_name("main") / "subagents"
+    agents.mkdir(parents=True)
+    file.rename(agents / file.name)
+    with pytest.raises(OSError, match=r"regular|symbolic"):
+        read(main, USER)
+
+
+@pytest.mark.parametrize("amount", ["1e300", "-1", "9" * 400, "NaN", "Infinity"])
+def test_amounts_that_cannot_be_are_garbage(file: Path, amount: str) -> None:
+    """Totals and counts that no model reaches are passed over, and what is left fits into the ledger."""
+    impossible = f'{{"type": "cost-state", "totalCostUSD": {amount}}}\n'.encode()
+    counts = json.dumps({"input_tokens": 1000, "output_tokens": 500})[:-1] + f', "cache_read_input_tokens": {amount}}}'
+    model = '"id": "a", "model": "claude-sonnet-4-5"'
+    response = f'{{"type": "assistant", "message": {{{model}, "usage": {counts}}}}}\n'.encode()
+    reading = read(file, USER, TOTAL, impossible, response)
+    assert reading.total_microusd == 31_500
+    assert [usage.cache_read for usage in reading.usages] == [0]
+    most = replace(SONNET, output=2**53)
+    assert transcript.price([replace(most, message_id=str(number)) for number in range(1000)]) == 2**53
 
 
 def test_the_last_usage_of_a_message_counts_once(file: Path) -> None:
