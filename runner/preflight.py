@@ -13,6 +13,8 @@ from runner.performers import secrets_of
 from runner.store import Store
 
 _VERSION_S = 30.0
+_STATE_DIRECTORY = "state directory"
+_IN_THE_STATE_DIRECTORY = frozenset({"database", "repository"})  # they are looked at with its lock held
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,17 +29,22 @@ class Finding:
 def check(config: Config, environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
     """Look at everything that a start needs; each finding comes as soon as it is there."""
     looks: dict[str, Callable[[], str]] = {
-        "state directory": lambda: _home(config),
+        _STATE_DIRECTORY: lambda: _home(config),
         "credential": lambda: credential(config, environ).found,
         "effects": lambda: _effects(config, environ),
         "claude code": lambda: _cli(config),
         "database": lambda: _database(config),
         "repository": lambda: _repository(config, environ),
     }
+    unfit = False
     for what, look in looks.items():
+        if unfit and what in _IN_THE_STATE_DIRECTORY:
+            yield Finding(what, "not looked at: the state directory is wrong", ok=False)
+            continue
         try:
             yield Finding(what, look(), ok=True)
-        except RunnerError as error:
+        except (RunnerError, OSError) as error:
+            unfit |= what == _STATE_DIRECTORY
             yield Finding(what, str(error), ok=False)
 
 

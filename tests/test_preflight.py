@@ -139,3 +139,14 @@ def test_looking_leaves_the_queue_and_the_checkout_alone(shell: Shell) -> None:
     assert after == before
     assert [*shell.files()] == ["fix.md"]
     assert "no tickets" in shell("status").out
+
+
+@pytest.mark.parametrize("state", ["/proc/x", "inside"])
+def test_a_wrong_state_directory_is_told_with_the_rest(shell: Shell, state: str) -> None:
+    """Where the state directory cannot be made, or must not be, what is in it is called not looked at."""
+    place = state if state.startswith("/") else str(shell.repository / state)
+    shell.file.write_text(shell.file.read_text().replace(str(shell.state), place))
+    said = wrong(check(shell))
+    assert [*said] == ["state directory", "database", "repository"]
+    assert said["state directory"].startswith(place)
+    assert said["database"] == said["repository"] == "not looked at: the state directory is wrong"
