@@ -45,7 +45,7 @@ def bill_of(
     asking: bool = False,
     until_bytes: int | None = None,
 ) -> Bill:
-    """Return what a run came to.
+    """Return what a run came to; what it cost is unknown when only its transcript could tell and that cannot be read.
 
     Args:
         config_dir: With the transcripts.
@@ -57,11 +57,14 @@ def bill_of(
         until_bytes: How long the transcript was when the next run began; None when none did.
     """
     file = transcript.path(config_dir, worktree, run.session)
-    after = transcript.read(file, since_bytes=run.transcript_bytes, until_bytes=until_bytes)
+    spoke = run.confirmed or (ending is not None and ending.confirmed)
+    try:
+        after = transcript.read(file, since_bytes=run.transcript_bytes, until_bytes=until_bytes)
+    except OSError:
+        after, spoke = transcript.Reading(Transcript.MISSING), True  # for all that can be told
     result = None if ending is None else ending.result
     total = None if result is None else result.total_cost_microusd
     last_total = after.total_microusd if after.total_is_new else None
-    spoke = run.confirmed or (ending is not None and ending.confirmed)
     known = total is not None or last_total is not None
     unpriced = known or (spoke and after.state is Transcript.MISSING)
     cost = run_cost(
