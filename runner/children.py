@@ -51,9 +51,10 @@ ALLOWED = frozenset(
 """What children may inherit. Not: the session's bus, the ssh agent, XDG_*, what is systemd's, git's or Claude's."""
 
 
-_SECRET_BYTES = 16 * 1024
-"""Longer than a secret is: so much more than is wanted is kept of an output until its secrets are taken out, since
-part of one is not recognised."""
+OUTPUT_BYTES = 16 * 1024
+"""Of the end of an output, that are kept of it at most."""
+_HELD_BYTES = OUTPUT_BYTES + 16 * 1024
+"""By more than a secret is long: it is kept whole until it is taken out, since part of one is not recognised."""
 
 _left: list["subprocess.Popen[bytes]"] = []
 """What was told to outlive us and was left running: kept, since the finalizer of its handle would complain."""
@@ -117,7 +118,6 @@ async def run_command(
     environment: Mapping[str, str],
     cookie: Cookie,
     timeout_s: float,
-    output_limit: int = 16 * 1024,
     redact: Callable[[str], str] = str,
     stdin: bytes = b"",
     outlives: bool = False,
@@ -133,8 +133,7 @@ async def run_command(
         environment: Complete, as of `base_environment`.
         cookie: Of the claim that it is run for.
         timeout_s: When all of it is killed.
-        output_limit: How many bytes of the end of the output to keep, at most.
-        redact: Takes the secrets out of the output.
+        redact: Takes the secrets out of the output, before its end is kept.
         stdin: What it can read.
         outlives: It goes on after our death or a cancellation, to its own end. It writes into files without a name
             in `cwd`, since a pipe without a reader would end it.
@@ -144,13 +143,13 @@ async def run_command(
         ProcessesRemain: Some of it does not end.
         RuntimeError: Not in the main thread.
     """
-    began, kept = time.monotonic(), output_limit + _SECRET_BYTES
+    began = time.monotonic()
     death_signal = None if outlives else signal.SIGKILL
     launch = _launch("/bin/sh", death_signal, cookie, environment, (), None, new_session=True, pid_variable=COMMAND)
     with ExitStack() as stack:
         source = stack.enter_context(_readable(stdin))
-        out = stack.enter_context(closing(_File(kept, cwd) if outlives else _Pipe(kept)))
-        err = stack.enter_context(closing(_File(kept, cwd))) if outlives else None
+        out = stack.enter_context(closing(_File(cwd) if outlives else _Pipe()))
+        err = stack.enter_context(closing(_File(cwd))) if outlives else None
         process = _start(line, cwd, launch, source, out.writing, err.writing if err else subprocess.STDOUT)
         start = identity(process.pid)
         is_over = False
@@ -173,9 +172,9 @@ async def run_command(
             exit_code=returncode if returncode >= 0 else None,
             signal=-returncode if returncode < 0 else None,
             timed_out=limit.cancelled_caught,
-            output=_text(out.tail(), output_limit, redact),
+            output=_text(out.tail(), redact),
             duration_s=time.monotonic() - began,
-            errors=_text(err.tail(), output_limit, redact) if err else "",
+            errors=_text(err.tail(), redact) if err else "",
         )
 
 
@@ -243,10 +242,9 @@ def _readable(content: bytes) -> Iterator[int]:
 class _Pipe:
     """What a child writes, through a pipe: of it only the end is ever kept."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self) -> None:
         self._reading, self.writing = os.pipe()
         os.set_blocking(self._reading, False)
-        self._limit = limit
         self._bytes = bytearray()
 
     async def follow(self) -> None:
@@ -270,7 +268,7 @@ class _Pipe:
     def _read(self) -> int:
         chunk = os.read(self._reading, 64 * 1024)
         self._bytes += chunk
-        excess = len(self._bytes) - self._limit
+        excess = len(self._bytes) - _HELD_BYTES
         if excess > 0:
             del self._bytes[:excess]
         return len(chunk)
@@ -279,10 +277,9 @@ class _Pipe:
 class _File:
     """What a child writes, in a file without a name: it is there as long as the child, whatever becomes of us."""
 
-    def __init__(self, limit: int, directory: Path) -> None:
+    def __init__(self, directory: Path) -> None:
         self._file = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115  closed by `close`
         self.writing = self._file.fileno()
-        self._limit = limit
 
     async def follow(self) -> None:
         """Return at once: it fills without us."""
@@ -290,18 +287,18 @@ class _File:
     def tail(self) -> bytes:
         """Return the end."""
         size = os.fstat(self.writing).st_size
-        return os.pread(self.writing, self._limit, max(size - self._limit, 0))
+        return os.pread(self.writing, _HELD_BYTES, max(size - _HELD_BYTES, 0))
 
     def close(self) -> None:
         """Close it; it is gone when the last writer has closed it, too."""
         self._file.close()
 
 
-def _text(kept: bytes, limit: int, redact: Callable[[str], str]) -> str:
-    """Return the end of what was kept, without secrets and from a whole character on; no UTF-8 is replaced.
+def _text(held: bytes, redact: Callable[[str], str]) -> str:
+    """Return the end of what was held, without secrets and from a whole character on; what is no UTF-8 is replaced.
 
-    What was kept beyond `limit` may begin with a part of a secret, and is dropped when it has served.
+    What was held beyond `OUTPUT_BYTES` may begin with a part of a secret, and is dropped when it has served.
     """
-    excess = kept[: max(len(kept) - limit, 0)]
-    text = redact(kept.decode(errors="replace"))[len(redact(excess.decode(errors="replace"))) :]
-    return re.sub(rb"\A[\x80-\xbf]{1,3}", b"", text.encode()[-limit:]).decode()
+    excess = held[: max(len(held) - OUTPUT_BYTES, 0)]
+    text = redact(held.decode(errors="replace"))[len(redact(excess.decode(errors="replace"))) :]
+    return re.sub(rb"\A[\x80-\xbf]{1,3}", b"", text.encode()[-OUTPUT_BYTES:]).decode()

@@ -79,7 +79,8 @@ def performers(
     comment = _comments(source)
     made = {"comment": comment, "report": comment}
     for name, call in calls(config).items():
-        line = _Lines(call, store, home, {**environment, **{name: environ[name] for name in call.env}})
+        variables = {**environment, **{name: environ[name] for name in call.env}}
+        line = _Lines(call, store, home, variables, redactor.text)
         if call.command is not None:
             perform = partial(line.perform, call.command)
             await_end = partial(line.await_end, now_us)
@@ -156,6 +157,7 @@ class _Lines:
     store: Store
     home: Home
     environment: Mapping[str, str]
+    redact: Callable[[str], str]
 
     async def perform(self, line: str, row: EffectRow) -> Outcome:
         """Run the line that does it; it goes on without us to its own end or, while we live, to its limit."""
@@ -208,6 +210,7 @@ class _Lines:
             environment={**self.environment, **environment},
             cookie=_cookie(self.home, row),
             timeout_s=self.call.limit_s,
+            redact=self.redact,
             stdin=_json(row),
             outlives=outlives,
         )

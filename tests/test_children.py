@@ -12,7 +12,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from runner.children import CommandEnd, base_environment, launch_variable, run_command, write_launcher
+from runner.children import OUTPUT_BYTES, CommandEnd, base_environment, launch_variable, run_command, write_launcher
 from runner.processes import Cookie, find
 from runner.redact import MARK, Redactor
 
@@ -200,18 +200,16 @@ async def test_output_that_is_no_utf8_is_replaced(cookie: Cookie) -> None:
 
 async def test_much_output_is_cut_to_its_end(cookie: Cookie) -> None:
     """Of 10 MB the last bytes are kept, from a whole character on."""
-    line = "yes ää | head -c 10000000; printf end"
-    end = await run_command(
-        line, cwd=Path(cookie.home), environment=ENVIRONMENT, cookie=cookie, timeout_s=30, output_limit=1000
-    )
+    line = "yes ää | head -c 10000000; printf ended"
+    end = await run(line, cookie)
     assert end.exit_code == 0
-    assert end.output.endswith("ää\nend")
-    assert len(end.output.encode()) == 999
+    assert end.output.endswith("ää\nended")
+    assert len(end.output.encode()) == OUTPUT_BYTES - 1
     assert "�" not in end.output
 
 
 @pytest.mark.parametrize("outlives", [False, True])
-@pytest.mark.parametrize("after", [990, 17_374])
+@pytest.mark.parametrize("after", [OUTPUT_BYTES - 10, 2 * OUTPUT_BYTES - 10])
 async def test_no_part_of_a_secret_is_left_of_much_output(cookie: Cookie, *, outlives: bool, after: int) -> None:
     """A secret is taken out whole where the output is cut, where what is kept for that begins, and everywhere else."""
     secret = "sk-0123456789abcdefghij"
@@ -222,12 +220,11 @@ async def test_no_part_of_a_secret_is_left_of_much_output(cookie: Cookie, *, out
         environment=ENVIRONMENT,
         cookie=cookie,
         timeout_s=30,
-        output_limit=1000,
         redact=Redactor.of([secret]).text,
         outlives=outlives,
     )
     assert MARK in end.output
-    assert len(end.output) <= 1000
+    assert len(end.output) <= OUTPUT_BYTES
     assert "j" not in end.output
 
 
@@ -289,9 +286,7 @@ async def test_a_cancelled_command_is_ended(cookie: Cookie) -> None:
 async def test_a_command_without_its_directory_is_an_error(cookie: Cookie) -> None:
     """A command in a directory that does not exist is not started."""
     with pytest.raises(FileNotFoundError):
-        await run_command(
-            "true", cwd=Path("/nowhere"), environment=ENVIRONMENT, cookie=cookie, timeout_s=30, output_limit=10
-        )
+        await run_command("true", cwd=Path("/nowhere"), environment=ENVIRONMENT, cookie=cookie, timeout_s=30)
 
 
 DAEMON = """
