@@ -8,6 +8,8 @@ The only importer of GitPython. Knows git's command line; does not know our dire
 
 import os
 import re
+import signal
+import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -43,6 +45,7 @@ _OPTIONS = (
 )
 _OPTIONS_INSIDE = ("safe.directory=*", "core.excludesFile=/dev/null", "core.attributesFile=/dev/null")
 _SAID_CHARS = 2000
+_LONG = frozenset({"bundle", "fetch", "read-tree", "worktree"})
 _LOCKED = re.compile(r"Unable to create '[^']*\.lock': File exists|could not lock config file [^:]*: File exists")
 _USERINFO = re.compile(r"(?<!ssh)(://)[^/@\s']+@")
 _SSH_PASSWORD = re.compile(r"(ssh://[^/@:\s']+):[^/@\s']+@")
@@ -86,6 +89,8 @@ class Command:
 
     `outside` is for commands that talk to the origin from a repository that no agent is given: they see the
     operator's own git configuration (credential helpers, proxies). All others see none but the repository's.
+    What copies a repository or its files may take `timeout_s`, anything else `short_timeout_s` at most: an agent can
+    make git wait, for a FIFO that is called `.gitignore`.
     """
 
     what: str
@@ -94,6 +99,7 @@ class Command:
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     secrets: tuple[str, ...] = field(default=(), repr=False)
     outside: bool = False
+    short_timeout_s: float = 60.0
 
     def with_environment(self, **more: str) -> "Command":
         """Return the same with more environment."""
@@ -108,7 +114,10 @@ class Command:
         options = _OPTIONS if self.outside else (*_OPTIONS, *_OPTIONS_INSIDE)
         variables = self._variables()
         kept_names = {*variables, *(_INHERITED_OUTSIDE if self.outside else _INHERITED)}
-        command = [*_without_all_but(kept_names), *_leash(), "git", "--no-pager", *_flags(options), *arguments]
+        limit_s = self.timeout_s if self.outside or arguments[0] in _LONG else min(self.timeout_s, self.short_timeout_s)
+        leash = [*_leash(), "timeout", "--signal=KILL", f"{limit_s:f}"]
+        command = [*_without_all_but(kept_names), *leash, "git", "--no-pager", *_flags(options), *arguments]
+        began_s = time.monotonic()
         kept = None if limit_bytes is None else _Bounded(limit_bytes)
         status, out, err = Git(self.directory).execute(
             command,
@@ -117,12 +126,11 @@ class Command:
             stdout_as_string=False,
             strip_newline_in_stdout=False,
             output_stream=kept,
-            kill_after_timeout=self.timeout_s,
             env=variables,
             start_new_session=True,  # a terminal's ^C is for the daemon, and no prompt finds a terminal
         )
-        timed_out = err.startswith("Timeout: the command")
-        said = f"no end after {self.timeout_s:g} s" if timed_out else self.redact(err)
+        timed_out = status == -signal.SIGKILL and time.monotonic() - began_s >= limit_s
+        said = f"no end after {limit_s:g} s" if timed_out else self.redact(err)
         if status and _LOCKED.search(said):
             raise WorktreeLocked(self.what, said)
         return Result(status, out if kept is None else kept.getvalue(), said, timed_out)
@@ -188,7 +196,8 @@ def _without_all_but(kept: Collection[str]) -> list[str]:
 def _leash() -> tuple[str, ...]:
     """Return what ends git with the thread that waits for it, where util-linux is new enough (2.33).
 
-    TERM makes git remove its lock files. A daemon that was killed thus leaves no git at work in its worktrees.
+    It holds timeout(1), which hands TERM on to git and all that git started: they are one process group. TERM makes
+    git remove its lock files. A daemon that was killed thus leaves no git at work in its worktrees.
     """
     leash = ("setpriv", "--pdeathsig", "TERM")
     status, _, _ = Git().execute(
