@@ -318,11 +318,12 @@ def test_a_command_without_end_is_ended(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not shutil.which("setpriv"), reason="util-linux ends git with its daemon")
-def test_git_ends_with_the_daemon(tmp_path: Path) -> None:
-    """A daemon that is killed in the middle of a fetch leaves no git behind."""
+def test_git_and_what_it_started_end_with_the_daemon(tmp_path: Path) -> None:
+    """A daemon that is killed in the middle of a fetch leaves no git behind, nor a child of git that reads no pipe."""
     talk = tmp_path / "talk"
     os.mkfifo(talk)
-    tattle(tmp_path / "ssh", tmp_path / "seen", f"echo here > {talk}; cat > /dev/null; echo gone > {talk}")
+    told = f"cat > /dev/null; echo gone > {talk}; exit"  # once git's end of the pipe closed
+    tattle(tmp_path / "ssh", tmp_path / "seen", f"trap '{told}' TERM; echo here > {talk}; sleep 90")
     code = (
         "import sys; from pathlib import Path; from runner.worktree import Repository;"
         "Repository(Path(sys.argv[1]), 'example.invalid:x.git', author_name='n', author_email='e',"
@@ -331,7 +332,7 @@ def test_git_ends_with_the_daemon(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "state"), str(tmp_path / "ssh")]) as daemon:
         assert talk.read_text() == "here\n"
         daemon.kill()
-    assert talk.read_text() == "gone\n"  # git's end of the pipe closed
+    assert talk.read_text() == "gone\n"
 
 
 def test_a_new_worktree_is_on_its_branch_at_the_base(place: Place) -> None:
@@ -578,6 +579,34 @@ def test_locks_go_only_when_asked_to(place: Place) -> None:
     assert place.ours.commit_all("t-1", "x")
 
 
+def test_what_an_agent_puts_in_the_place_of_git_s_files_stops_no_ticket(place: Place) -> None:
+    """FIFOs, directories and files where the clone has something else hold up neither a start nor another ticket."""
+    tree, clone = place.tree(), place.state / "clone"
+    (clone / "worktrees/aaa").mkdir()
+    (clone / "worktrees/t-1/index.lock").mkdir()
+    for name in ("worktrees/aaa/gitdir", "packed-refs", "refs/heads/pipe", "worktrees/t-1/locked", "shallow"):
+        (clone / name).unlink(missing_ok=True)
+        os.mkfifo(clone / name)
+    shutil.rmtree(clone / "info")
+    (clone / "info").touch()
+    (clone / "HEAD").unlink()
+    (clone / "HEAD").mkdir()
+    assert place.ours.shallow() == b""
+    place.ours.unlock("t-1")
+    place.ours.prepare()
+    assert place.ours.survey().registered == (tree.path,)
+    assert not place.tree().made
+    (tree.path / "new.txt").write_text("new\n")
+    assert place.ours.commit_all("t-1", "x")
+    assert place.tree("t-2").made
+
+
+def test_a_clone_without_a_directory_of_worktrees_gets_one(place: Place) -> None:
+    """A file in the place of the directory that git keeps about worktrees gives way to it."""
+    (place.state / "clone/worktrees").touch()
+    assert place.tree().made
+
+
 def test_locks_of_a_killed_fetch_or_push_go_at_the_start(place: Place) -> None:
     """The outbox is the daemon's alone, so a start frees it."""
     lock = place.state / "outbox.git/refs/remotes/origin/main.lock"
@@ -602,6 +631,19 @@ def test_facts_show_commits_uncommitted_files_and_change(place: Place) -> None:
     assert set(facts.uncommitted) == {"code.txt", "näme mit\nZeile"}
     assert (facts.head_sha, facts.changed) == (head, True)
     assert git(tree.path, "status", "--porcelain") == before
+
+
+def test_a_fifo_that_git_reads_costs_a_short_time(place: Place) -> None:
+    """Git that waits for what an agent left in the worktree is ended long before a fetch would be."""
+    tree = place.tree()
+    (tree.path / "new.txt").touch()
+    (tree.path / ".gitignore").unlink()
+    os.mkfifo(tree.path / ".gitignore")
+    impatient = Repository(
+        place.state, str(place.origin), author_name="n", author_email="e", timeout_s=600, short_timeout_s=2
+    )
+    with pytest.raises(GitFailed, match="no end after 2 s"):
+        impatient.facts("t-1", place.base)
 
 
 def test_facts_are_bounded(place: Place) -> None:

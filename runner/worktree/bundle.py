@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runner.errors import RunnerError
-from runner.worktree.clone import checked_sha, is_branch_name, write_whole
+from runner.worktree.clone import checked_sha, is_branch_name, read_small, write_whole
 from runner.worktree.command import Command
 from runner.worktree.errors import WorktreeRefused
 from runner.worktree.survey import Place, Surveyed
@@ -69,7 +69,7 @@ class Bundles(Surveyed):
     def shallow(self) -> bytes:
         """Return where history ends in our copies, as git writes it; nothing when the origin has all of it."""
         places = (path / "shallow" for path in (self.outbox_path, self.clone_path))
-        lines = {line for place in places if place.is_file() for line in place.read_bytes().splitlines()}
+        lines = {line for place in places for line in (read_small(place) or b"").splitlines()}
         return b"".join(line + b"\n" for line in sorted(lines))
 
     def unbundle(self, file: Path, saved: Iterable[Saved], *, shallow: bytes, final: Path) -> None:

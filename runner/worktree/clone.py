@@ -15,9 +15,10 @@ without another uid or the sandbox. Knows the directories; does not know worktre
 import os
 import re
 import shutil
+import stat
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkstemp
@@ -41,6 +42,9 @@ _TRIES = 3
 _BRANCHES_SHOWN = 10
 _INSTRUCTIONS = ("CLAUDE.md", "AGENTS.md")
 _INSTRUCTIONS_BYTES = 64 * 1024
+_SMALL_BYTES = 16 * 1024 * 1024
+_INITIAL_BRANCH = "none"
+_HEAD = f"ref: refs/heads/{_INITIAL_BRANCH}\n".encode()
 
 # What the sandbox of Claude Code leaves in a working directory: without these lines `git add -A` fails on them
 # inside, and empty files of these names are committed outside.
@@ -70,7 +74,8 @@ class Clone:
         author_email: Likewise.
         credential_env: Environment for commands that talk to the origin and for no others: `GIT_ASKPASS`,
             `GIT_SSH_COMMAND`, or `GIT_CONFIG_COUNT` with its keys and values. Its values are kept out of messages.
-        timeout_s: Seconds that one git command may take.
+        timeout_s: Seconds that a git command may take to copy the repository or its files.
+        short_timeout_s: Seconds that any other may take.
         retry_s: Seconds before the second try to reach the origin; doubles for the third.
     """
 
@@ -83,13 +88,14 @@ class Clone:
         author_email: str,
         credential_env: Mapping[str, str] | None = None,
         timeout_s: float = 600.0,
+        short_timeout_s: float = 60.0,
         retry_s: float = 2.0,
     ) -> None:
         self.state = state.resolve()
         self.outbox_path, self.clone_path = self.state / "outbox.git", self.state / "clone"
         self.origin = checked(origin)
         self.shown = redact_url(self.origin)
-        self._timeout_s, self._retry_s = timeout_s, retry_s
+        self._timeout_s, self._short_timeout_s, self._retry_s = timeout_s, short_timeout_s, retry_s
         self._identity = {
             f"GIT_{who}_{what}": value
             for who in ("AUTHOR", "COMMITTER")
@@ -126,8 +132,8 @@ class Clone:
             self._free_outbox()
             for left in self.state.glob(".snapshot-*"):
                 clear(left)
-            for path in (self.outbox_path, self.clone_path):
-                self._command(path).run("rev-parse", "--git-dir")
+            for git in (self.outbox(), self.clone()):
+                git.run("rev-parse", "--git-dir")
 
     def fetch_base(self, base: str | None) -> Base:
         """Fetch, and return the branch `base`; None is the branch that the origin's HEAD names.
@@ -166,7 +172,14 @@ class Clone:
 
     def _command(self, directory: Path, what: str | None = None) -> Command:
         environment = {**self._identity, "GIT_DIR": str(directory)}
-        return Command(what or self.shown, directory, self._timeout_s, environment, self._secrets)
+        return Command(
+            what or self.shown,
+            directory,
+            self._timeout_s,
+            environment,
+            self._secrets,
+            short_timeout_s=self._short_timeout_s,
+        )
 
     def _fetch(self) -> None:
         self._outside(self.outbox_path, *_FRESH, "origin", _EVERYTHING[0])
@@ -210,7 +223,7 @@ class Clone:
         made = path.with_name(f".{path.name}.new")
         clear(made)
         Command(self.shown, self.state, self._timeout_s).run(
-            "init", "--quiet", "--bare", "--template=", "--initial-branch=none", str(made)
+            "init", "--quiet", "--bare", "--template=", f"--initial-branch={_INITIAL_BRANCH}", str(made)
         )
         try:
             yield made
@@ -220,11 +233,13 @@ class Clone:
 
     def _restore(self, path: Path) -> None:
         """Put back what git would run or obey in the clone and an agent may have changed."""
+        for name in ("info", "worktrees"):
+            if (path / name).is_symlink() or not (path / name).is_dir():
+                clear(path / name)
         exclude = "".join(f"/{name}\n" for name in PLACEHOLDERS).encode()
-        if (path / "info").is_symlink():
-            clear(path / "info")
-        for file, content in ((path / "config", self._config), (path / "info/exclude", exclude)):
-            if file.is_symlink() or not file.is_file() or file.read_bytes() != content:
+        for name, content in (("HEAD", _HEAD), ("config", self._config), ("info/exclude", exclude)):
+            file = path / name
+            if read_small(file) != content:
                 if file.is_dir():
                     clear(file)
                 file.parent.mkdir(exist_ok=True)
@@ -268,12 +283,36 @@ def write_whole(path: Path, content: bytes) -> None:
     Path(new).replace(path)
 
 
+def read_small(path: Path) -> bytes | None:
+    """Return what the regular file `path` holds; None for anything else, which an agent may have put there.
+
+    A symlink is not followed, and no open or read can wait: a FIFO would keep us for ever, under our lock.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        status = os.fstat(descriptor)
+        is_small = stat.S_ISREG(status.st_mode) and status.st_size <= _SMALL_BYTES
+        return os.read(descriptor, status.st_size) if is_small else None
+    finally:
+        os.close(descriptor)
+
+
+def everything_in(directory: Path) -> Iterator[Path]:
+    """Yield what is below `directory`; what vanishes meanwhile is passed over, and no symlink followed."""
+    for root, directories, files in os.walk(directory):
+        yield from (Path(root, name) for name in (*directories, *files))
+
+
 def clear(path: Path) -> None:
     """Remove `path`, whatever it is; a symlink, not what it names."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
-        path.unlink(missing_ok=True)
+        with suppress(NotADirectoryError):
+            path.unlink(missing_ok=True)
 
 
 def _config(shown: str, name: str, email: str) -> str:

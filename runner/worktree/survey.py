@@ -5,10 +5,12 @@ Invariant: looking changes nothing but what an agent may have put into the clone
 Knows the directories and what the clone has registered; does not know what should be there.
 """
 
+import os
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from runner.worktree.clone import read_small
 from runner.worktree.trees import branch_of
 from runner.worktree.work import Work
 
@@ -43,8 +45,7 @@ class Surveyed(Work):
         """Return what the clone has; nothing where there is no clone yet."""
         if not self.clone_path.is_dir():
             return Survey((), frozenset())
-        links = sorted(self.clone_path.glob("worktrees/*/gitdir"))
-        paths = (Path(link.read_text(errors="surrogateescape").rstrip("\n")).parent for link in links)
+        paths = (link.parent for _, link in self._registrations())
         names = self.clone().run("for-each-ref", "--format=%(refname)", "refs/heads/").text.splitlines()
         return Survey(tuple(paths), frozenset(names))
 
@@ -55,7 +56,7 @@ class Surveyed(Work):
         if not path.is_dir() or path.is_symlink():
             there = path.exists() or path.is_symlink()
             return Place.FOREIGN if there else Place.MISSING if admin is None else Place.GONE
-        if admin is None or link.is_symlink() or (link.exists() and not _is_ours(link, admin)):
+        if admin is None or (os.path.lexists(link) and read_small(link) != os.fsencode(f"gitdir: {admin}\n")):
             return Place.FOREIGN
         return Place.THERE
 
@@ -72,7 +73,3 @@ class Surveyed(Work):
 def branch_ref(ticket_id: str) -> str:
     """Return the full name of a ticket's branch."""
     return f"refs/heads/{branch_of(ticket_id)}"
-
-
-def _is_ours(link: Path, admin: Path) -> bool:
-    return link.is_file() and link.read_bytes() == f"gitdir: {admin}\n".encode(errors="surrogateescape")

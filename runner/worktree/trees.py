@@ -9,11 +9,15 @@ directories and does not search them. Knows the clone; does not know what the wo
 
 import os
 import re
+import stat
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from glob import glob
 from pathlib import Path
 
-from runner.worktree.clone import HEADS, Clone, checked_sha
+from runner.worktree.clone import HEADS, Clone, checked_sha, clear, everything_in, read_small
 from runner.worktree.command import Command
 from runner.worktree.errors import WorktreeRefused
 
@@ -88,20 +92,27 @@ class Trees(Clone):
             return Tree(path, branch_of(ticket_id), made_from, made=True, note="; ".join(filter(None, [*notes, note])))
 
     def unlock(self, ticket_id: str) -> tuple[Path, ...]:
-        """Remove lock files of git in the way of this ticket, and return them.
+        """Remove what is in the way of this ticket's git, and return it: lock files, and what no git makes.
 
         To be called only when no process of the ticket lives. Locks that all tickets share go only when they are
         ten minutes old.
         """
-        own = [self.clone_path / f"refs/heads/{branch_of(ticket_id)}.lock"]
-        if admin := self._registered(self.path_of(ticket_id)):
-            own += admin.glob("*.lock")
-        shared = [*self.clone_path.glob("*.lock"), *self.clone_path.glob("refs/remotes/**/*.lock")]
-        old = [lock for lock in shared if time.time() - lock.lstat().st_mtime > _SHARED_LOCK_S]
-        removed = tuple(lock for lock in (*own, *old) if os.path.lexists(lock))
-        for lock in removed:
-            lock.unlink(missing_ok=True)
-        return removed
+        admin = self._registered(self.path_of(ticket_id))
+        own = self.clone_path / f"refs/heads/{branch_of(ticket_id)}.lock"
+        removed = []
+        for path in everything_in(self.clone_path):
+            with suppress(OSError):  # another git's, done by now
+                if path.suffix == ".lock":
+                    within = path.parent.relative_to(self.clone_path)
+                    shared = within == Path() or within.is_relative_to("refs/remotes")
+                    old = shared and time.time() - path.lstat().st_mtime > _SHARED_LOCK_S
+                    in_the_way = old or path == own or path.parent == admin
+                else:
+                    in_the_way = not _is_plain(path)
+                if in_the_way:
+                    clear(path)
+                    removed.append(path)
+        return tuple(removed)
 
     def path_of(self, ticket_id: str) -> Path:
         """Return where the ticket's worktree is, always.
@@ -128,11 +139,11 @@ class Trees(Clone):
         link = path / ".git"
         if not os.path.lexists(link):
             link.write_text(f"gitdir: {admin}\n")
-        elif link.is_symlink() or not link.is_file() or link.read_bytes() != os.fsencode(f"gitdir: {admin}\n"):
+        elif read_small(link) != os.fsencode(f"gitdir: {admin}\n"):
             raise WorktreeRefused(
                 ticket_id, path, "has a .git that is not ours: put the worktree's own back, or move it"
             )
-        (admin / "config.worktree").unlink(missing_ok=True)
+        clear(admin / "config.worktree")
         return Checkout(ticket_id, path, admin, self._tree_command(ticket_id, path, admin))
 
     def _tree_command(self, ticket_id: str, path: Path, admin: Path) -> Command:
@@ -142,10 +153,14 @@ class Trees(Clone):
 
     def _registered(self, path: Path) -> Path | None:
         """Return the clone's directory about the worktree at `path`: git chooses its name, the link back is in it."""
-        for link in sorted(self.clone_path.glob("worktrees/*/gitdir")):
-            if link.read_bytes().rstrip(b"\n") == os.fsencode(path / ".git"):
-                return link.parent
-        return None
+        return next((admin for admin, link in self._registrations() if link == path / ".git"), None)
+
+    def _registrations(self) -> Iterator[tuple[Path, Path]]:
+        """Yield the clone's directory about each worktree with the link back: other gits make and remove them."""
+        for name in sorted(glob("worktrees/*/gitdir", root_dir=self.clone_path)):  # noqa: PTH207  Path.glob fails on what vanishes
+            link = self.clone_path / name
+            if (content := read_small(link)) is not None:
+                yield link.parent, Path(os.fsdecode(content.rstrip(b"\n")))
 
     def _refuse_symlinks(self, ticket_id: str) -> None:
         path = self.path_of(ticket_id)
@@ -159,7 +174,7 @@ class Trees(Clone):
         if not os.path.lexists(link):
             return
         ours = f"gitdir: {self.clone_path}/worktrees/".encode()
-        if link.is_symlink() or not link.is_file() or not link.read_bytes().startswith(ours):
+        if not (read_small(link) or b"").startswith(ours):
             raise WorktreeRefused(ticket_id, path, "is a checkout of another repository: move it elsewhere")
 
     def _move_aside(self, ticket_id: str) -> Path:
@@ -255,5 +270,10 @@ def _half_made(admin: Path) -> bool:
 
     Source: git's builtin/worktree.c locks with this reason until the checkout is complete.
     """
-    lock = admin / "locked"
-    return lock.is_file() and lock.read_bytes().strip() == b"initializing"
+    return (read_small(admin / "locked") or b"").strip() == b"initializing"
+
+
+def _is_plain(path: Path) -> bool:
+    """Whether git can read `path` without an end to wait for; a link that names nothing is none of ours."""
+    mode = path.stat().st_mode
+    return stat.S_ISREG(mode) or stat.S_ISDIR(mode)
