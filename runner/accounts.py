@@ -53,7 +53,7 @@ def bill_of(
         run: The run.
         ending: None when its daemon died before it.
         asking: The model may have been asked when it was last heard of. Claude Code writes its transcript up to 0.1 s
-            late, so of a process that was killed the transcript may not tell.
+            late, and of a request that it had just sent when it was ended nothing, so the transcript may not tell.
         until_bytes: How long the transcript was when the next run began; None when none did.
     """
     file = transcript.path(config_dir, worktree, run.session)
@@ -72,7 +72,7 @@ def bill_of(
         total=total,
         last_total=last_total,
         priced=None if unpriced else transcript.price(after.usages),
-        cut=result is None and (after.cut or (asking and last_total is None)),
+        cut=result is None and (after.cut or asking),
     )
     return Bill(cost, len(after.usages))
 

@@ -88,11 +88,19 @@ def moved(rx: Rx, ticket: str) -> bool:
 
 
 def may_be_asking(rx: Rx, run: str) -> bool:
-    """Return whether the model may have been asked when a run was last heard of: it had begun, and was in no tool."""
-    query = select(_e.name, func.count()).where(_e.run == run).group_by(_e.name)
-    counts = {Name(name): int(count) for name, count in rx.connection.execute(query).all()}
-    in_tools = counts.get(Name.TOOL_STARTED, 0) > counts.get(Name.TOOL_ENDED, 0)
-    return Name.AGENT_STARTED in counts and not in_tools
+    """Return whether the model may have been asked when a run was last heard of: it had begun and was in no tool.
+
+    Tools of ours do not count: they answer at once, and the next request is on its way before their end is logged.
+    """
+    names = (Name.AGENT_STARTED, Name.TOOL_STARTED, Name.TOOL_ENDED)
+    query = select(schema.event).where(_e.run == run, _e.name.in_(names)).order_by(_e.seq)
+    events_ = [_event(found) for found in rx.connection.execute(query).mappings()]
+    ended = {event.payload["tool_use_id"] for event in events_ if event.name is Name.TOOL_ENDED}
+    tools = [event.payload for event in events_ if event.name is Name.TOOL_STARTED]
+    in_tool = any(
+        tool["tool_use_id"] not in ended and not str(tool["tool"]).startswith("mcp__runner__") for tool in tools
+    )
+    return bool(events_) and not in_tool
 
 
 def failed_check(rx: Rx, ticket: str) -> str | None:
