@@ -3,15 +3,19 @@
 import argparse
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
+
+from pydantic import TypeAdapter
 
 from tests import conftest  # noqa: F401  nothing of this machine is touched
 from tests.matrix import table
 from tests.matrix.moments import Cell
 from tests.matrix.play import NeverDone, Played, play
 from tests.matrix.verdict import Verdict, judge
+
+_VERDICT = TypeAdapter(Verdict)
 
 
 def main() -> int:
@@ -21,24 +25,28 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help=f"write {table.DOCUMENT.name}, from every cell")
     parser.add_argument("--random", type=int, default=40, help="kills at random times and in pairs (%(default)s)")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--results", type=Path, help="keep what came of each cell there, and play no green one again")
     parser.add_argument("--processes", type=int, default=3, help="cells at the same time (%(default)s)")
     told = parser.parse_args()
+    known = _known(told.results)
     with ThreadPoolExecutor(told.processes) as pool:
         if told.cells:
-            return _report(pool.map(_judged, map(Cell.parse, told.cells)))[1]
-        undisturbed = dict(
-            zip(
-                [s.name for s in table.SECTIONS],
-                pool.map(_played, [s.undisturbed for s in table.SECTIONS]),
-                strict=True,
-            )
-        )
-        of = table.rows(undisturbed)
+            return int(any(verdict.problems for verdict in _play(pool, map(Cell.parse, told.cells), None)))
+        undisturbed = pool.map(_played, [section.undisturbed for section in table.SECTIONS])
+        of = table.rows({section.name: played for section, played in zip(table.SECTIONS, undisturbed, strict=True)})
         cells = [*table.cells(of), *table.fresh_cells(of), *table.at_random(told.random, told.seed)]
-        verdicts, code = _report(pool.map(_judged, cells))
+        new = _play(pool, [cell for cell in cells if cell not in known], told.results)
+    verdicts = [*(known[cell] for cell in cells if cell in known), *new]
     if told.write:
         table.DOCUMENT.write_text(table.text(of, verdicts, seed=told.seed))
-    return code
+    return int(any(verdict.problems for verdict in verdicts))
+
+
+def _known(results: Path | None) -> dict[Cell, Verdict]:
+    """Return the green verdicts that an earlier run has left."""
+    lines = results.read_bytes().splitlines() if results is not None and results.exists() else []
+    verdicts = [_VERDICT.validate_json(line) for line in lines]
+    return {verdict.cell: verdict for verdict in verdicts if not verdict.problems}
 
 
 def _played(cell: Cell) -> Played:
@@ -54,16 +62,19 @@ def _judged(cell: Cell) -> Verdict:
             return Verdict(cell, "", 0, None, 0, (str(error),))
 
 
-def _report(verdicts: Iterator[Verdict]) -> tuple[Sequence[Verdict], int]:
-    """Print what came of each cell as soon as it is known."""
+def _play(pool: Executor, cells: Iterable[Cell], results: Path | None) -> list[Verdict]:
+    """Play cells and print what came of each as soon as it is known."""
     done = []
-    for verdict in verdicts:
+    for verdict in pool.map(_judged, cells):
         done.append(verdict)
         seconds = "" if verdict.seconds is None else f", {verdict.seconds:.1f} s"
         print(f"{verdict.cell}: {verdict.goes_on}, {verdict.calls_more:+d}{seconds}", flush=True)  # noqa: T201
         for problem in verdict.problems:
             print(f"    RED: {problem}", flush=True)  # noqa: T201
-    return done, int(any(verdict.problems for verdict in done))
+        if results is not None:
+            with results.open("ab") as file:
+                file.write(_VERDICT.dump_json(verdict) + b"\n")
+    return done
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ RANDOM_S = 12.0
 """Within so many seconds of a daemon's start a random kill falls: an undisturbed ticket takes as long."""
 RECOVERY_EVENTS = 25
 """Within so many events of its start a recovering daemon gets the second blow of a pair."""
+NOT_PLAYED = "not played"
 FRESH_EVERY = 6
 """The full ticket's moments that are played with a fresh session, too."""
 
@@ -161,12 +162,14 @@ def text(of: Mapping[str, Sequence[Moment]], verdicts: Sequence[Verdict], *, see
     for section in SECTIONS:
         lines += ["", f"## {section.title}", "", "| moment | daemon | tree | term |", "|---|---|---|---|"]
         for moment in of[section.name]:
-            outcomes = [_outcome(by[section.cell(moment, way)]) for way in Way]
+            outcomes = [_outcome(by.get(section.cell(moment, way))) for way in Way]
             lines.append(f"| `{moment}` | {' | '.join(outcomes)} |")
     return "\n".join(lines) + "\n"
 
 
-def _outcome(verdict: Verdict) -> str:
+def _outcome(verdict: Verdict | None) -> str:
+    if verdict is None:
+        return NOT_PLAYED
     if verdict.problems:
         return f"**red**: {verdict.problems[0][:80]}"
     seconds = "" if verdict.seconds is None else f", {verdict.seconds:.1f} s"
@@ -179,10 +182,10 @@ def _summary(
     yield "| killed | kills | model calls more: median | worst | seconds to the next model request: median |"
     yield "|---|---|---|---|---|"
     for way in Way:
-        yield _line(_WAYS[way], [by[SECTIONS[0].cell(moment, way)] for moment in of["full"]])
+        yield _line(_WAYS[way], [by.get(SECTIONS[0].cell(moment, way)) for moment in of["full"]])
     fresh = fresh_cells(of)
-    yield _line("the daemon alone, at every sixth moment", [by[Cell(cell.blows)] for cell in fresh])
-    yield _line("the same, and a fresh session after it", [by[cell] for cell in fresh])
+    yield _line("the daemon alone, at every sixth moment", [by.get(Cell(cell.blows)) for cell in fresh])
+    yield _line("the same, and a fresh session after it", [by.get(cell) for cell in fresh])
     others = [verdict for verdict in verdicts if _is_random(verdict.cell)]
     struck = sum(verdict.struck for verdict in others)
     yield ""
@@ -193,7 +196,10 @@ def _summary(
     )
 
 
-def _line(what: str, verdicts: Sequence[Verdict]) -> str:
+def _line(what: str, found: Sequence[Verdict | None]) -> str:
+    verdicts = [verdict for verdict in found if verdict is not None]
+    if not verdicts:
+        return f"| {what} | 0 | | | |"
     more = [verdict.calls_more for verdict in verdicts]
     seconds = [verdict.seconds for verdict in verdicts if verdict.seconds is not None]
     return f"| {what} | {len(more)} | {median(more):g} | {max(more)} | {median(seconds):.1f} |"
@@ -221,5 +227,6 @@ A row is a moment: right after the commit of the nth such event of a daemon, or 
 (`model.asked`: the response is in flight; `comment.written`: the comment is outside; `deploy.begun`: its command runs;
 `deploy.acted`: it has done it). A cell says what the next daemon did first with the ticket, how many model calls more
 than undisturbed the ticket took, and how long after its start the next model request came. Claude Code writes its
-transcript up to 0.1 s late: a kill of everything at once takes with it a response that came just before.
+transcript up to 0.1 s late: a kill of everything at once takes with it a response that came just before. After SIGTERM
+the daemon lives on for a moment and may come a step further.
 """
