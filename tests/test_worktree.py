@@ -743,6 +743,37 @@ def test_a_repository_inside_the_worktree_is_reported(place: Place, commits: int
     assert "+new" in place.ours.diff("t-1", place.base, limit_bytes=LIMIT)
 
 
+@pytest.mark.parametrize("committed", [False, True])
+def test_a_link_to_nothing_is_neither_committed_nor_pushed(place: Place, committed: bool) -> None:
+    """A repository that the agent itself added as a link is refused, whoever was to commit it."""
+    tree = place.tree()
+    (tree.path / "sub").mkdir()
+    git(tree.path / "sub", "init", "-q")
+    commit(tree.path / "sub", "x", "x")
+    git(tree.path, "add", "sub")
+    (tree.path / ".gitmodules").write_text('[submodule "sub"]\n\tpath = other\n\tignore = all\n')
+    if committed:
+        git(tree.path, "add", "--force", ".gitmodules")
+        git(tree.path, "commit", "-q", "-m", "Link")
+        with pytest.raises(CommitRefused, match="sub: is a repository of its own"):
+            place.ours.push("t-1")
+    with pytest.raises(CommitRefused, match="sub: is a repository of its own"):
+        place.ours.commit_all("t-1", "x")
+
+
+def test_links_that_the_base_has_or_gitmodules_names_are_work(place: Place) -> None:
+    """A submodule is delivered, and so is a ticket whose base has a link of which .gitmodules says nothing."""
+    link = ("update-index", "--add", "--cacheinfo", f"160000,{place.base},link")
+    git(place.person, *link)
+    git(place.person, "commit", "-q", "-m", "Link")
+    git(place.person, "push", "-q", "origin", "main")
+    tree = place.tree()
+    (tree.path / ".gitmodules").write_text('[submodule "new"]\n\tpath = new\n\turl = https://example.org/new\n')
+    (tree.path / "new").mkdir()
+    git(tree.path, *link[:-1], link[-1].replace("link", "new"))
+    assert place.ours.commit_all("t-1", "x") == place.ours.push("t-1").sha
+
+
 def test_conflicts_are_not_committed(place: Place) -> None:
     """A merge with conflicts is reported; a merge that is resolved is concluded."""
     tree = place.tree()

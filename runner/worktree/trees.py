@@ -70,26 +70,31 @@ class Trees(Clone):
             WorktreeRefused: The path holds something else, or HEAD has commits that the branch has not.
             BaseMissing, RepositoryUnreachable, ...: As `fetch_base`; only when something has to be made.
         """
-        path = self.path_of(ticket_id)
         with self._lock:
-            self._refuse_symlinks(ticket_id)
-            admin, notes = self._registered(path), []
-            if admin is None or _half_made(admin):
-                if path.exists():
-                    self._refuse_other_repository(ticket_id)
-                    notes.append(f"what was at its path is now {self._move_aside(ticket_id)}")
-                if admin is not None:
-                    self._unregister(ticket_id, admin)
-            elif path.exists():
-                checkout = self.checkout(ticket_id)
-                note = put_branch_back(checkout, tolerant=True)
-                base_sha = base_sha or self._fork(base, checkout.ref)
-                return Tree(path, branch_of(ticket_id), base_sha, made=False, note=note)
-            else:
+            tree = self._ensure(ticket_id, base, base_sha)
+            self.outbox().ask("update-ref", base_ref(ticket_id), tree.base_sha)  # and kept from gc for `instructions`
+            return tree
+
+    def _ensure(self, ticket_id: str, base: str | None, base_sha: str | None) -> Tree:
+        path = self.path_of(ticket_id)
+        self._refuse_symlinks(ticket_id)
+        admin, notes = self._registered(path), []
+        if admin is None or _half_made(admin):
+            if path.exists():
+                self._refuse_other_repository(ticket_id)
+                notes.append(f"what was at its path is now {self._move_aside(ticket_id)}")
+            if admin is not None:
                 self._unregister(ticket_id, admin)
-                notes.append("its directory was gone: uncommitted work is lost, commits are not")
-            made_from, note = self._make(ticket_id, base, base_sha)
-            return Tree(path, branch_of(ticket_id), made_from, made=True, note="; ".join(filter(None, [*notes, note])))
+        elif path.exists():
+            checkout = self.checkout(ticket_id)
+            note = put_branch_back(checkout, tolerant=True)
+            base_sha = base_sha or self._fork(base, checkout.ref)
+            return Tree(path, branch_of(ticket_id), base_sha, made=False, note=note)
+        else:
+            self._unregister(ticket_id, admin)
+            notes.append("its directory was gone: uncommitted work is lost, commits are not")
+        made_from, note = self._make(ticket_id, base, base_sha)
+        return Tree(path, branch_of(ticket_id), made_from, made=True, note="; ".join(filter(None, [*notes, note])))
 
     def unlock(self, ticket_id: str) -> tuple[Path, ...]:
         """Remove what is in the way of this ticket's git, and return it: lock files, and what no git makes.
@@ -216,9 +221,6 @@ class Trees(Clone):
             base_sha = base_sha or self._fork(fresh.name, theirs)
             start, note = theirs, f"it continues {branch} as {self.shown} has it, at {theirs}"
         git.run(*add, "--no-track", "-b", branch, str(path), start)
-        self.outbox().run(
-            "update-ref", f"refs/base/{ticket_id}", base_sha or fresh.sha
-        )  # kept from gc for `instructions`
         return base_sha or fresh.sha, note
 
     def _fork(self, base: str | None, revision: str) -> str:
@@ -230,6 +232,11 @@ class Trees(Clone):
 def branch_of(ticket_id: str) -> str:
     """Return the name of the ticket's branch, in the clone and at the origin."""
     return f"ticket/{ticket_id}"
+
+
+def base_ref(ticket_id: str) -> str:
+    """Return the outbox's name for the commit that the ticket's work is compared with."""
+    return f"refs/base/{ticket_id}"
 
 
 def put_branch_back(checkout: Checkout, *, tolerant: bool) -> str:
