@@ -123,6 +123,10 @@ def tell(row: EffectRow, verdict: Verdict) -> Answer:
             return Answer(f"Done before, and not repeated{outcome}")
         case EffectState.DONE:
             return Answer(f"Done{outcome}")
+        case EffectState.FAILED if row.is_given_up:
+            return Answer(
+                f"This did not happen in {row.attempts} tries, and is not tried again{outcome}", is_error=True
+            )
         case EffectState.FAILED:
             return Answer(f"This did not happen{outcome}", is_error=True)
         case EffectState.ABANDONED:

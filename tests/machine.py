@@ -24,7 +24,7 @@ from runner.events import Event, Name, fold_log
 from runner.outcome import Outcome
 from runner.session import Kind
 from runner.store import LostTicket, Rx, Store, Tx, effects, log, questions, queue, runs, schema, sessions, tickets
-from runner.store.effects import OPEN, EffectRow, EffectState, NotOpen, TooManyEffects, Verdict, Wish
+from runner.store.effects import MAX_TRIES, OPEN, EffectRow, EffectState, NotOpen, TooManyEffects, Verdict, Wish
 from runner.store.questions import NoQuestion
 from tests.lives import facts
 from tests.stores import SECOND, Clock
@@ -381,9 +381,9 @@ class Machine(RuleBasedStateMachine):
             return
         stands = there if there is not None else self.effects[twins[0]]
         assert row.key == (key if there is not None else twins[0])
-        if stands.state is EffectState.FAILED:
+        if stands.state is EffectState.FAILED and stands.attempts < MAX_TRIES:
             assert verdict is Verdict.NEW
-            stands.state, stands.unknown = EffectState.WANTED, False
+            stands.state, stands.unknown, stands.approved = EffectState.WANTED, False, False
         else:
             assert verdict is (Verdict.SAME if there is not None else Verdict.TWIN)
 

@@ -18,7 +18,8 @@ from runner.effects import Done, Outcome, Performer
 from runner.events import Name
 from runner.processes import ProcessesRemain
 from runner.store import LostTicket, effects, tickets
-from runner.store.effects import EffectRow, EffectState, NotOpen, TooManyEffects, Verdict
+from runner.store.effects import MAX_TRIES, EffectRow, EffectState, NotOpen, TooManyEffects, Verdict
+from runner.tools import tell
 from tests.bench import until
 from tests.worlds import LIMIT, TICKET, World, ledger_of
 from tickets.ticket import Held, Reason, State
@@ -262,6 +263,34 @@ async def test_a_failed_effect_may_be_tried_again(tmp_path: Path) -> None:
         flag.touch()
         row, verdict = await ledger.request(world.wish("deploy"), token=1)
     assert (row.state, verdict, row.attempts) == (EffectState.DONE, Verdict.NEW, 2)
+
+
+async def test_an_effect_that_fails_again_and_again_is_given_up(tmp_path: Path) -> None:
+    """What has failed its number of times is not tried again, and its agent is told so."""
+    world = world_of(tmp_path)
+    world.text = world.text.replace("\necho deployed", "\nexit 69")
+    async with world.daemon() as ledger:
+        for tries in range(1, MAX_TRIES + 1):
+            row, verdict = await ledger.request(world.wish("deploy"), token=1)
+            assert (row.state, row.attempts, verdict) == (EffectState.FAILED, tries, Verdict.NEW)
+            assert ("is not tried again" in tell(row, verdict).text) == (tries == MAX_TRIES)
+        again, verdict = await ledger.request(world.wish("deploy"), token=1)
+    assert (again.state, again.attempts, verdict) == (EffectState.FAILED, MAX_TRIES, Verdict.SAME)
+    assert len(world.sent) == MAX_TRIES
+
+
+async def test_the_approval_of_a_try_is_none_of_the_next(tmp_path: Path) -> None:
+    """An approved effect that failed and is asked for again waits for a person once more."""
+    world = world_of(tmp_path)
+    world.text = world.text.replace("\necho deployed", "\nexit 69")
+    async with world.daemon() as ledger:
+        row, _ = await ledger.request(world.wish("deploy", approval=True), token=1)
+        world.place.store.transact(effects.approve, row.key, by="me")
+        await ledger.settled(row.key)
+        assert world.get(row.key).state is EffectState.FAILED
+        row, verdict = await ledger.request(world.wish("deploy", approval=True), token=1)
+        assert (row.waits_for_approval, verdict) == (True, Verdict.NEW)
+    assert world.sent == [row.key]
 
 
 async def test_a_try_that_failed_says_nothing_of_an_earlier_one(tmp_path: Path) -> None:

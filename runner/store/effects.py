@@ -39,6 +39,9 @@ class EffectState(StrEnum):
 
 OPEN = frozenset({EffectState.WANTED, EffectState.CLAIMED})
 
+MAX_TRIES = 5
+"""Of one effect that fails, however often it is asked for."""
+
 REPORT, NOTIFY = "report", "notify"
 OURS = frozenset({REPORT, NOTIFY})
 """Kinds of what we say ourselves at the end of a claim: no agent asks for it, and no ticket waits for it."""
@@ -75,6 +78,11 @@ class EffectRow:
     def is_unknown(self) -> bool:
         """It was tried, and whether it happened could not be found out."""
         return self.state is EffectState.CLAIMED and self.outcome is not None
+
+    @property
+    def is_given_up(self) -> bool:
+        """It failed as often as it is tried."""
+        return self.state is EffectState.FAILED and self.attempts >= MAX_TRIES
 
 
 class Verdict(StrEnum):
@@ -144,7 +152,8 @@ def content_hash(kind: str, payload: Mapping[str, Value]) -> str:
 def want(tx: Tx, wish: Wish, *, limit: int | None) -> tuple[EffectRow, Verdict]:
     """Save a wish once; return the row that stands for it and what it is to the wish.
 
-    One that failed, and so did not happen, is wanted again. A `limit` of None is for our own reports.
+    One that failed, and so did not happen, is wanted again, a few times; an approval was of the earlier try. A `limit`
+    of None is for our own reports.
 
     Raises:
         TooManyEffects: The ticket has `limit` of them.
@@ -182,9 +191,9 @@ def want(tx: Tx, wish: Wish, *, limit: int | None) -> tuple[EffectRow, Verdict]:
 def _repeated(tx: Tx, wish: Wish, row: EffectRow, verdict: Verdict) -> tuple[EffectRow, Verdict]:
     """Answer with what is there; what provably did not happen may be tried again."""
     tx.log(wish.ticket, Name.EFFECT_REPEATED, run=wish.run, key=row.key, verdict=str(verdict))
-    if verdict is Verdict.CONFLICT or row.state is not EffectState.FAILED:
+    if verdict is Verdict.CONFLICT or row.state is not EffectState.FAILED or row.is_given_up:
         return row, verdict
-    values = {"state": EffectState.WANTED, "outcome": None, "changed_at_us": tx.now_us}
+    values = {"state": EffectState.WANTED, "outcome": None, "approved_by": None, "changed_at_us": tx.now_us}
     tx.connection.execute(update(schema.effect).where(_f.key == row.key).values(values))
     tx.log(wish.ticket, Name.EFFECT_WANTED, run=wish.run, key=row.key, kind=row.kind, approval=row.needs_approval)
     return get(tx, row.key), Verdict.NEW
