@@ -83,6 +83,12 @@ class Performer:
     """Wait until a dead daemon's call for the row is proved to be over on this host."""
 
 
+def explained(what: str, why: object) -> str:
+    """Return `what: why`, or what alone when there is no more to say."""
+    more = str(why).strip()
+    return f"{what}: {more}" if more else what
+
+
 class _Left(Exception):
     """The daemon stops: the effect stays claimed and the next one goes on with it."""
 
@@ -243,7 +249,7 @@ class Ledger:
         try:
             return await performer.perform(row)
         except Exception as error:  # noqa: BLE001  whatever a performer raises, the call may have arrived
-            return Unknown(f"{type(error).__name__}: {error}")
+            return Unknown(explained(type(error).__name__, error))
 
     async def _find_out(self, performer: Performer, row: EffectRow) -> None:
         """Settle what a dead daemon claimed; do it again only where that provably repeats nothing."""
@@ -273,7 +279,7 @@ class Ledger:
             try:
                 await performer.await_end(row)
             except Exception as error:  # noqa: BLE001  what is not proved to be over may still arrive
-                remains = Unknown(f"what did it may go on: {type(error).__name__}: {error}")
+                remains = Unknown(f"what did it may go on: {explained(type(error).__name__, error)}")
             ended = True
             waiting.cancel_scope.cancel()
         if not ended:
@@ -301,7 +307,7 @@ class Ledger:
         try:
             return await performer.look_up(row)
         except Exception as error:  # noqa: BLE001  a look-up that fails says nothing
-            return Unknown(f"it could not be looked up: {type(error).__name__}: {error}")
+            return Unknown(f"it could not be looked up: {explained(type(error).__name__, error)}")
 
     async def _save(self, row: EffectRow, outcome: Outcome) -> None:
         match outcome:

@@ -22,7 +22,7 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt,
 
 from runner.children import CommandEnd, run_command
 from runner.config import Call, Config, Effect
-from runner.effects import Absent, Done, Failed, LookedUp, Outcome, Performer, Unknown
+from runner.effects import Absent, Done, Failed, LookedUp, Outcome, Performer, Unknown, explained
 from runner.errors import ConfigError
 from runner.home import Home
 from runner.processes import Cookie, end, ended
@@ -132,7 +132,7 @@ def _guarded(performer: Performer, redactor: Redactor) -> Performer:
             try:
                 outcome = await ask(row)
             except Exception as error:  # noqa: BLE001  whatever it is, it says nothing of what has happened
-                outcome = Unknown(f"{type(error).__name__}: {error}")
+                outcome = Unknown(explained(type(error).__name__, error))
             if isinstance(outcome, Absent):
                 return outcome
             return replace(outcome, text=_bounded(redactor.text(outcome.text)))
@@ -164,16 +164,18 @@ class _Lines:
         ran = await self._run(line, row, outlives=True)
         said = ran.output.strip() or ran.errors
         if ran.timed_out:
-            return Unknown(f"it was ended after its {self.call.limit_s:g} s: {said}")
+            return Unknown(explained(f"it was ended after its {self.call.limit_s:g} s", said))
         match ran.exit_code:
             case None:
-                return Unknown(f"it was ended by signal {ran.signal}: {said}")
+                return Unknown(explained(f"it was ended by signal {ran.signal}", said))
             case 0:
                 return Done(ran.output)
             case code if code in REFUSED:
-                return Failed(f"it refused with exit code {code}: {ran.errors.strip() or said}")
+                return Failed(explained(f"it refused with exit code {code}", ran.errors.strip() or said))
             case code:
-                return Unknown(f"it ended with exit code {code}: {ran.errors.strip() or said}", in_flight=False)
+                return Unknown(
+                    explained(f"it ended with exit code {code}", ran.errors.strip() or said), in_flight=False
+                )
 
     async def look_up(self, line: str, row: EffectRow) -> LookedUp:
         """Run the line that finds out whether it was done."""
@@ -187,7 +189,7 @@ class _Lines:
                 how = f"it took more than {self.call.limit_s:g} s" if ran.timed_out else f"signal {ran.signal}"
             case code:
                 how = f"exit code {code}"
-        return Unknown(f"the look-up does not know ({how}) {ran.output}")
+        return Unknown(explained(f"the look-up does not know ({how})", ran.output))
 
     async def await_end(self, now_us: Callable[[], int], row: EffectRow) -> None:
         """Wait for a line that a dead daemon left, and end it at its limit."""
@@ -243,9 +245,9 @@ async def _post(url: str, headers: Mapping[str, str], limit_s: float, row: Effec
                 answered = _outcome(response.status_code, "")
                 answered = _outcome(response.status_code, await _beginning(response))
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError) as error:
-            return Failed(f"it could not be reached: {type(error).__name__}: {error}")
+            return Failed(f"it could not be reached: {explained(type(error).__name__, error)}")
         except httpx.HTTPError as error:
-            return answered or Unknown(f"no answer: {type(error).__name__}: {error}")
+            return answered or Unknown(f"no answer: {explained(type(error).__name__, error)}")
     return answered or Unknown(f"no answer within {limit_s:g} s")
 
 
@@ -277,7 +279,7 @@ async def _beginning(response: "httpx.Response") -> str:
 
 
 def _outcome(status: int, body: str) -> Outcome:
-    text = f"HTTP {status}: {body}"
+    text = explained(f"HTTP {status}", body)
     if 200 <= status < 300:  # noqa: PLR2004
         return Done(text)
     if 400 <= status < 500 and status not in NOT_KNOWN:  # noqa: PLR2004

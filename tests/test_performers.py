@@ -82,6 +82,7 @@ async def test_every_exit_code_means_what_is_documented(tmp_path: Path) -> None:
     ("line", "end", "said"),
     [
         ("echo begun; kill -SEGV $$", "a signal", "it was ended by signal 11: begun"),
+        ("kill -KILL $$", "a signal", "it was ended by signal 9"),
         ("echo begun; sleep 100", "its time limit", "it was ended after its 1 s: begun"),
     ],
 )
@@ -116,6 +117,12 @@ async def test_stderr_is_no_part_of_the_outcome_but_of_a_failure(tmp_path: Path)
     assert await perform(deploying(tmp_path / "0", "echo out; echo err >&2")) == Done("out")
     refused = await perform(deploying(tmp_path / "64", "echo out; echo err >&2; exit 64"))
     assert refused == Failed("it refused with exit code 64: err")
+
+
+async def test_an_end_without_a_word_is_told_without_one(tmp_path: Path) -> None:
+    """What is told of a line that said nothing ends with how it ended."""
+    assert await perform(deploying(tmp_path / "64", "exit 64")) == Failed("it refused with exit code 64")
+    assert await perform(deploying(tmp_path / "1", "exit 1")) == Unknown("it ended with exit code 1", in_flight=False)
 
 
 async def test_a_line_gets_what_is_documented(tmp_path: Path) -> None:
@@ -332,7 +339,7 @@ async def test_a_status_means_what_is_documented(tmp_path: Path, answer: str, st
         for number, status in enumerate(statuses, 1):
             outcome = await performer.perform(row)
             assert WORDS[type(outcome)] == ANSWERS[answer], status
-            assert outcome.text == f"HTTP {status}:{'' if status in {204, 304} else ' said'}"
+            assert outcome.text == f"HTTP {status}{'' if status in {204, 304} else ': said'}"
             assert len(outside.requests) == number
 
 
