@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
 import anyio
@@ -27,6 +27,8 @@ class Ladder:
 
     drain: Callable[[], None]
     interrupt: Callable[[], None]
+    running: Callable[[], Sequence[str]]
+    """The tickets that are worked on."""
     drain_s: float
     """Between the first step and the second, if nobody asks for it before."""
 
@@ -44,7 +46,7 @@ class Ladder:
                     _show_stacks()
                     continue
                 steps = max(steps + 1, _INTERRUPT if number is signal.SIGQUIT else 1)
-                log.warn("daemon.stopping", signal=number.name, step=steps)
+                self._say(number, steps)
                 self.drain()
                 if steps >= _LEAVE:
                     os._exit(Exit.FORCED)
@@ -52,6 +54,11 @@ class Ladder:
                     self.interrupt()
                 else:
                     timer.start_soon(self._interrupt_later)
+
+    def _say(self, number: signal.Signals, step: int) -> None:
+        first = {"drain_s": self.drain_s, "again": "interrupts them now"}
+        what = first if step < _INTERRUPT else {"again": "leaves at once"}
+        log.warn("daemon.stopping", signal=number.name, step=step, running=[*self.running()], **what)
 
     async def _interrupt_later(self) -> None:
         await anyio.sleep(self.drain_s)

@@ -54,7 +54,10 @@ class Supervisor:
     wake: anyio.Event = field(default_factory=anyio.Event)
     over: anyio.Event = field(default_factory=anyio.Event)
     """Ends the watch of the queue folder: its thread looks at this often, and heeds a cancellation after 5 s."""
-    refused: dict[str, Refused] = field(default_factory=dict)
+    refused: dict[str, Refused] | None = None
+    """As it was last saved; None before this daemon's first look."""
+    troubles: dict[str, str] = field(default_factory=dict)
+    """What was last said of each place that cannot be read."""
     mirror: Mirror = field(init=False)
 
     def __post_init__(self) -> None:
@@ -64,7 +67,7 @@ class Supervisor:
         """Work until told to stop; with `once` until nothing is ready."""
         await self._begin()
         async with anyio.create_task_group() as around:
-            ladder = Ladder(self._drain, self._interrupt, self.parts.config.clocks.drain_s)
+            ladder = Ladder(self._drain, self._interrupt, lambda: [*self.stops], self.parts.config.clocks.drain_s)
             await around.start(ladder.obey)
             around.start_soon(self._watch)
             await around.start(control.listen, self.parts.home, self._perform)
@@ -75,8 +78,9 @@ class Supervisor:
                     await self._loop(claims, self.ledger)
             self.over.set()
             await self.parts.store.write(queue.end_epoch, self.epoch)
+            waiting = await self.parts.store.write(_waits_for_resume)
             around.cancel_scope.cancel()
-        return self._exit()
+        return self._exit(waiting=waiting)
 
     async def _begin(self) -> None:
         """Own the home: what is left of earlier daemons here is ended, accounted for and put back."""
@@ -85,12 +89,21 @@ class Supervisor:
         left = await run_sync(processes.find, str(self.parts.home.path))
         async with anyio.create_task_group() as sweep:
             for ticket in {found.cookie.ticket for found in left if found.cookie.kind == "agent"}:
-                sweep.start_soon(reap, self.parts, ticket)
+                sweep.start_soon(self._sweep, ticket)
         await account(self.parts)
         await self.parts.store.write(_orphan_all, home, self.epoch)
         self.mirror.changed(*await self.parts.store.write(tickets.states))
         await run_sync(self.parts.repository.prepare)
         await self._see_base()
+        pause = await self.parts.store.write(queue.paused)
+        if pause is not None:
+            log.warn("queue.is_paused", reason=pause.reason, by=pause.by, note=pause.title, end="ticket-runner resume")
+
+    async def _sweep(self, ticket: str) -> None:
+        try:
+            await reap(self.parts, ticket)
+        except processes.ProcessesRemain as error:  # its next claim sweeps again, and starts nothing beside them
+            log.warn("processes.remain", ticket=ticket, error=str(error))
 
     async def _see_base(self) -> None:
         """Refuse a configured base that is not there, before any ticket is held for it."""
@@ -168,7 +181,12 @@ class Supervisor:
 
     async def _take_in(self) -> float | None:
         """Save what is new in the source; return when something still being written can be looked at again."""
-        intake = await run_sync(self.source.take, lambda ticket: self.parts.store.read(tickets.known, ticket))
+        try:
+            intake = await run_sync(self.source.take, lambda ticket: self.parts.store.read(tickets.known, ticket))
+        except OSError as error:
+            self._trouble("queue.not_read", str(error))
+            return None
+        self._trouble("queue.not_read", "")
         for spec in intake.found:
             await self.parts.store.write(tickets.take_in, self.source.name, spec)
         refused = {refusal.where: refusal for refusal in intake.refused}
@@ -198,8 +216,22 @@ class Supervisor:
 
     async def _watch(self) -> None:
         """Wake the loop when the queue folder changes; polling is the net under it."""
-        async for _ in awatch(self.parts.home.queue, recursive=False, debounce=50, step=20, stop_event=self.over):
-            self.wake.set()
+        while not self.over.is_set():
+            changes = awatch(self.parts.home.queue, recursive=False, debounce=50, step=20, stop_event=self.over)
+            try:
+                async for _ in changes:
+                    self._trouble("queue.not_watched", "")
+                    self.wake.set()
+            except (OSError, RuntimeError) as error:  # watchfiles' own failures are RuntimeErrors
+                self._trouble("queue.not_watched", str(error))
+            with anyio.move_on_after(self.parts.config.poll_s):
+                await self.over.wait()
+
+    def _trouble(self, name: str, error: str) -> None:
+        """Say what keeps a place from being read when that has changed; "" when nothing does."""
+        if error and error != self.troubles.get(name):
+            log.warn(name, error=error)
+        self.troubles[name] = error
 
     def _drain(self) -> None:
         """Start nothing more."""
@@ -213,12 +245,12 @@ class Supervisor:
         for stop in self.stops.values():
             stop.set(StoppedBy.DRAIN)
 
-    def _exit(self) -> Exit:
+    def _exit(self, *, waiting: bool) -> Exit:
         if not self.once:
             return Exit.OK
         if State.HELD in self.outcomes.values():
             return Exit.TICKET_HELD
-        if State.READY in self.outcomes.values():
+        if waiting or State.READY in self.outcomes.values():
             return Exit.FAILED
         return Exit.OK if self.outcomes else Exit.NOTHING_TO_DO
 
@@ -227,3 +259,7 @@ def _orphan_all(tx: Tx, home: str, epoch: int) -> None:
     for row in tickets.orphans(tx, home=home, epoch=epoch):
         if row.home in {None, home}:
             tickets.orphan(tx, row.ticket.id, row.ticket.token)
+
+
+def _waits_for_resume(tx: Tx) -> bool:
+    return queue.paused(tx) is not None and State.READY in tickets.states(tx).values()

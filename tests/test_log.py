@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from runner import log
+from runner.errors import Exit
 from runner.events import Event, Name
 from runner.redact import MARK, Redactor
 from runner.store import Store, Tx
-from tests.shell import read_back, text_stream
+from tests.shell import PROGRAM, Shell, read_back, text_stream
 
 SECRET = "s3cret-and-long"
 EVENT = Event(Name.RUN_ENDED, "fix", 3, 1_000_000, "fix/1", {"outcome": "finished", "cost_microusd": 5, "gone": None})
@@ -185,6 +187,16 @@ def test_a_log_that_cannot_be_written_ends_nothing() -> None:
             log.warn("lease.not_renewed")
             fail("x")
     log.configure(Redactor.of([]), sys.__stderr__)
+
+
+def test_a_daemon_whose_log_is_on_a_full_disk_ends_as_it_should(tmp_path: Path) -> None:
+    """With nothing to do and its standard error on a full disk, `start --once` works and returns just that."""
+    shell = Shell(tmp_path)
+    with Path("/dev/full").open("w") as full:
+        environ = os.environ | {"ANTHROPIC_API_KEY": "none"}
+        command = [str(PROGRAM), "start", "--once"]
+        ended = subprocess.run(command, cwd=shell.repository, env=environ, stderr=full, check=False)
+    assert ended.returncode == Exit.NOTHING_TO_DO
 
 
 def test_an_observer_that_fails_leaves_the_write_and_the_other_events(tmp_path: Path) -> None:

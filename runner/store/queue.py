@@ -12,6 +12,7 @@ from runner.store.errors import UnknownRow
 from tickets.source import Refused
 
 _q = schema.queue.c
+_TITLE_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,11 @@ class Pause:
     since_us: int
     until_us: int | None
     """When it ends by itself; None when a person ends it."""
+
+    @property
+    def title(self) -> str:
+        """The note's first line, for a log."""
+        return _title(self.note)
 
 
 def begin_epoch(tx: Tx, host: str, home: str, pid: int) -> int:
@@ -54,7 +60,7 @@ def pause(tx: Tx, *, reason: str, note: str, until_us: int | None = None, by: st
     Args:
         tx: The transaction.
         reason: A word, for the log.
-        note: For a person; not logged.
+        note: For a person; its first line is logged.
         until_us: When it ends by itself; None when a person ends it.
         by: Who.
     """
@@ -62,7 +68,7 @@ def pause(tx: Tx, *, reason: str, note: str, until_us: int | None = None, by: st
     if now is not None and (now.until_us is None or (until_us is not None and until_us <= now.until_us)):
         return False
     _save(tx, {"reason": reason, "note": note, "until_us": until_us, "paused_by": by, "paused_at_us": tx.now_us})
-    tx.log("", Name.QUEUE_PAUSED, reason=reason, until_us=until_us, by=by)
+    tx.log("", Name.QUEUE_PAUSED, reason=reason, note=_title(note), until_us=until_us, by=by)
     return True
 
 
@@ -100,6 +106,10 @@ def refusals(rx: Rx) -> list[Refused]:
     columns = schema.refusal.c
     query = select(columns.where, columns.problem, columns.fingerprint).order_by(columns.where)
     return [Refused(*found) for found in rx.connection.execute(query)]
+
+
+def _title(note: str) -> str:
+    return next(iter(note.strip().splitlines()), "")[:_TITLE_CHARS]
 
 
 def _save(tx: Tx, values: dict[str, str | int | None]) -> None:

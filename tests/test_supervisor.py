@@ -1,0 +1,205 @@
+"""The loop where something around it fails: the queue's folder, a transcript, the source, the log of the process."""
+
+import json
+import os
+import signal
+import sqlite3
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from itertools import count
+from pathlib import Path
+
+import anyio
+import pytest
+
+from runner import log
+from runner.budget import CostKind
+from runner.errors import Exit
+from runner.events import Name
+from runner.mirror import Mirror
+from runner.parts import Parts
+from runner.redact import Redactor
+from runner.reports import Told
+from runner.store import Rx, StoreUnavailable, queue, runs, tickets
+from runner.store import log as events
+from runner.supervisor import Supervisor
+from tests.homes import Place
+from tests.shell import read_back, text_stream
+from tickets.folder import Folder
+from tickets.source import Refused
+from tickets.ticket import Cancelled, Spec, State
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Place]:
+    """Give a home that looks at its queue often."""
+    place = Place(tmp_path, {"poll_s": 0.05})
+    with closing(place.store):
+        yield place
+
+
+def parts_of(here: Place) -> Parts:
+    """Return the parts of a daemon that never starts an agent."""
+    return Parts(
+        config=here.config,
+        home=here.home,
+        store=here.store,
+        repository=here.repository,
+        redactor=Redactor.of([]),
+        launcher=here.root / "launcher",
+        cli=here.root / "claude",
+        cli_environment={},
+        performers={},
+        command_environment={},
+    )
+
+
+def supervisor(here: Place, *, once: bool = True) -> Supervisor:
+    """Return a daemon's loop over the home."""
+    ticks = count(step=2)  # every file is whole at the second look
+    return Supervisor(parts_of(here), Folder(here.home.queue, lambda: next(ticks)), Told(frozenset()), once=once)
+
+
+@contextmanager
+def logged() -> Iterator[Callable[[], list[dict[str, object]]]]:
+    """Give what reads the lines of the process's log."""
+    stream = text_stream()
+    log.configure(Redactor.of([]), stream)
+    try:
+        yield lambda: [json.loads(line) for line in read_back(stream).splitlines()]
+    finally:
+        log.configure(Redactor.of([]), sys.__stderr__)
+
+
+def names(lines: list[dict[str, object]]) -> list[object]:
+    """Return the names of log lines."""
+    return [line["event"] for line in lines]
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait until a condition is true."""
+    with anyio.fail_after(30):
+        while not condition():  # noqa: ASYNC110  much of it changes in threads
+            await anyio.sleep(0.01)
+
+
+def pause(here: Place) -> None:
+    """Pause the queue, so that no ticket is claimed."""
+    here.store.transact(queue.pause, reason="credential", note="the key was refused\nmore", by="claude")
+
+
+def known(here: Place) -> dict[str, State]:
+    """Return the states of all tickets."""
+    return here.store.read(tickets.states)
+
+
+@pytest.mark.anyio
+async def test_a_queue_that_is_gone_is_said_once_and_read_when_it_is_back(here: Place) -> None:
+    """Without its folder the daemon goes on, and a signal to end says what it waits for and what the next one does."""
+    pause(here)
+    away = here.root / "away"
+    here.home.queue.rename(away)
+    loop = supervisor(here, once=False)
+    with logged() as lines:
+        async with anyio.create_task_group() as group:
+            group.start_soon(loop.serve)
+            await until(lambda: {"queue.not_read", "queue.not_watched"} <= {*names(lines())})
+            turn = loop.wake
+            await until(lambda: loop.wake is not turn)
+            away.rename(here.home.queue)
+            (here.home.queue / "a.md").write_text("Do it.")
+            await until(lambda: "a" in known(here))
+            os.kill(os.getpid(), signal.SIGTERM)
+        said = lines()
+    assert names(said).count("queue.not_read") == names(said).count("queue.not_watched") == 1
+    (stopping,) = [line for line in said if line["event"] == "daemon.stopping"]
+    told = {key: stopping[key] for key in ("signal", "running", "drain_s", "again")}
+    drain_s = here.config.clocks.drain_s
+    assert told == {"signal": "SIGTERM", "running": [], "drain_s": drain_s, "again": "interrupts them now"}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
+async def test_one_transcript_that_cannot_be_read_leaves_the_others(here: Place, make: Callable[[Path], None]) -> None:
+    """What a run cost whose transcript is no file is unknown, a total that cannot be is passed over, and all end."""
+    pause(here)
+    for ticket in ("a", "b"):
+        here.store.transact(queue.resume, by="test")
+        here.claim(ticket)
+        here.converse(ticket, {"type": "cost-state", "totalCostUSD": 1e300})
+        pause(here)
+    here.transcript("a").unlink()
+    make(here.transcript("a"))
+    assert await supervisor(here).serve() is Exit.FAILED, "the queue is paused"
+    kinds = [run.cost and run.cost.kind for ticket in ("a", "b") for run in here.store.read(runs.runs_of, ticket)]
+    assert kinds == [CostKind.UNKNOWN, CostKind.MEASURED]
+    assert known(here) == {"a": State.READY, "b": State.READY}
+
+
+@pytest.mark.anyio
+async def test_a_file_that_cannot_be_moved_is_said_once_and_keeps_no_once_from_its_end(here: Place) -> None:
+    """A ticket whose place is taken by a plain file is tried again once, then `--once` ends."""
+    here.store.transact(tickets.take_in, "folder", Spec("a", "Do it."))
+    here.store.transact(tickets.apply, "a", Cancelled())
+    (here.home.queue / "a.md").write_text("Do it.")
+    (here.home.queue / "cancelled").write_text("in the way")
+    with logged() as lines, anyio.fail_after(30):
+        assert await supervisor(here).serve() is Exit.NOTHING_TO_DO
+        assert names(lines()).count("source.not_mirrored") == 1
+
+
+@pytest.mark.anyio
+async def test_what_is_to_be_mirrored_outlives_a_database_that_does_not_answer(here: Place) -> None:
+    """A ticket whose state could not be read is looked at the next time."""
+    here.store.transact(tickets.take_in, "folder", Spec("a", "Do it."))
+    here.store.transact(tickets.apply, "a", Cancelled())
+    (here.home.queue / "a.md").write_text("Do it.")
+    mirror = Mirror(here.store, Folder(here.home.queue))
+    mirror.changed("a")
+    here.damage("PRAGMA busy_timeout=0")
+    with closing(sqlite3.connect(here.home.database, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreUnavailable):
+            await mirror.converge()
+    assert mirror.is_behind
+    await mirror.converge()
+    assert (here.home.queue / "cancelled" / "a.md").exists()
+    assert not mirror.is_behind
+
+
+def test_more_tickets_than_a_query_takes_can_be_looked_at(here: Place) -> None:
+    """The states of forty thousand tickets are read, those that are known, and of one no other's."""
+    for ticket in ("a", "b"):
+        here.store.transact(tickets.take_in, "folder", Spec(ticket, "Do it."))
+    many = ["a", *map(str, range(40_000))]
+
+    def ask(rx: Rx) -> dict[str, State]:
+        driver = rx.connection.connection.driver_connection
+        assert isinstance(driver, sqlite3.Connection)
+        driver.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, 32_766)  # SQLite's own; some systems raise it
+        return tickets.states(rx, many)
+
+    assert here.store.read(ask) == here.store.read(tickets.states, ["a"]) == {"a": State.READY}
+
+
+@pytest.mark.anyio
+async def test_refusals_that_are_gone_are_forgotten_at_the_first_look(here: Place) -> None:
+    """A file that was refused and went away while no daemon ran is not shown any more."""
+    here.store.transact(queue.refuse, [Refused("x.md", "empty", "1")])
+    assert await supervisor(here).serve() is Exit.NOTHING_TO_DO
+    assert here.store.read(queue.refusals) == []
+
+
+@pytest.mark.anyio
+async def test_a_paused_queue_is_said_with_what_ends_it(here: Place) -> None:
+    """A start says by whom and why the queue is paused; with a ticket that waits for its end, `--once` has failed."""
+    pause(here)
+    with logged() as lines:
+        assert await supervisor(here).serve() is Exit.NOTHING_TO_DO
+        (said,) = [line for line in lines() if line["event"] == "queue.is_paused"]
+    assert (said["by"], said["note"], said["end"]) == ("claude", "the key was refused", "ticket-runner resume")
+    here.store.transact(tickets.take_in, "folder", Spec("a", "Do it."))
+    assert await supervisor(here).serve() is Exit.FAILED
+    (event,) = [e.event for e in here.store.read(events.events) if e.event.name is Name.QUEUE_PAUSED]
+    assert event.payload["note"] == "the key was refused"
