@@ -14,14 +14,17 @@ import anyio.to_thread
 import pytest
 from structlog.testing import capture_logs
 
+from runner.agent.words import SERVER
 from runner.effects import Done, Outcome, Performer
 from runner.events import Name
 from runner.processes import ProcessesRemain
+from runner.redact import Redactor
 from runner.store import LostTicket, effects, tickets
 from runner.store.effects import MAX_TRIES, EffectRow, EffectState, NotOpen, TooManyEffects, Verdict
-from runner.tools import tell
+from runner.tools import tell, tools_of
 from tests.bench import until
-from tests.worlds import LIMIT, TICKET, World, ledger_of
+from tests.documents import table
+from tests.worlds import LIMIT, TICKET, World, config_of, ledger_of
 from tickets.ticket import Held, Reason, State
 
 pytestmark = pytest.mark.anyio
@@ -228,6 +231,29 @@ async def test_a_repeated_wish_gets_the_first_outcome(tmp_path: Path) -> None:
         assert await ledger.request(world.wish("deploy", "again", version="1"), token=1) == (first, Verdict.TWIN)
         assert await ledger.request(world.wish("deploy", version="2"), token=1) == (first, Verdict.CONFLICT)
     assert world.sent == [first.key]
+
+
+async def test_an_agent_s_tools_and_keys_are_as_documented(tmp_path: Path) -> None:
+    """The model sees the tools that the document names, and a key ends in tool and operation, or in one word."""
+    world = world_of(tmp_path)
+    row = world.place.store.read(tickets.get, TICKET)
+    async with world.daemon() as ledger:
+        tools = tools_of(
+            world.place.run(TICKET),
+            config=config_of(tmp_path, world.text),
+            store=world.place.store,
+            ledger=ledger,
+            row=row,
+            redactor=Redactor.of([]),
+        )
+        call = {tool.name: tool.call for tool in tools}
+        for operation in ("plan", "comment"):
+            await call["comment"]({"operation": operation, "body": operation})
+        await call["deploy"]({})
+    documented = {name.strip("`").replace("NAME", "deploy") for name in table("effects.md", "tool")}
+    assert {f"mcp__{SERVER}__{name}" for name in call} == documented
+    keys = {found.key for found in world.place.store.read(effects.effects)}
+    assert keys == {f"folder/t1/1/{end}" for end in ("comment.plan", "comment", "deploy")}
 
 
 async def test_a_ticket_has_so_many_effects(tmp_path: Path) -> None:

@@ -42,12 +42,16 @@ def home_of(directory: Path) -> Home:
     return Home(directory / "home", directory / "queue")
 
 
+def config_of(directory: Path, text: str) -> Config:
+    """Return the configuration that a text makes."""
+    return Config.of({"repository": "/r"} | tomllib.loads(text), Surroundings(directory, {}))
+
+
 def real_performers(
     directory: Path, text: str, store: Store, now_us: int, environ: Mapping[str, str], **environment: str
 ) -> dict[str, Performer]:
     """Return the performers of a configuration, for which no time passes."""
-    config = Config.of({"repository": "/r"} | tomllib.loads(text), Surroundings(directory, {}))
-    home = home_of(directory)
+    config, home = config_of(directory, text), home_of(directory)
     return performers(
         config,
         source=Folder(home.queue),
