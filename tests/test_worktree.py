@@ -200,7 +200,8 @@ def test_a_base_branch_replaced_by_a_folder_is_fetched(place: Place) -> None:
 
 @pytest.mark.parametrize("base", ["gone", "-f", "--upload-pack=x", "a..b", "main:x", "", "main^", "../heads/main"])
 def test_a_missing_or_malformed_base_lists_what_there_is(place: Place, base: str) -> None:
-    """A base that is no branch of the origin is refused with the branches that are."""
+    """A base that is no branch of the origin is refused with the branches that are, but for those of tickets."""
+    git(place.origin, "branch", "ticket/t-9", "main")
     with pytest.raises(BaseMissing) as caught:
         place.ours.fetch_base(base)
     assert caught.value.existing == ("main",)
@@ -414,9 +415,30 @@ def test_a_worktree_whose_registration_is_gone_is_moved_aside(place: Place) -> N
     head = commit(tree.path, "new.txt", "new\n")
     (tree.path / "half.txt").write_text("half\n")
     shutil.rmtree(place.state / "clone/worktrees/t-1")
-    again = place.tree()
+    again = place.ours.ensure("t-1", None, base_sha=place.base)
     assert (again.made, git(again.path, "rev-parse", "HEAD")) == (True, head)
     assert (place.state / "aside/t-1-1/half.txt").read_text() == "half\n"
+
+
+def test_a_ticket_starts_from_no_branch_that_an_agent_made_for_it(place: Place) -> None:
+    """Branches of its name that only the clone has are kept aside; one that was pushed is continued."""
+    tree, clone = place.tree(), place.state / "clone"
+    git(tree.path, "checkout", "-q", "-b", "ticket/t-2")
+    foreign = commit(tree.path, "new.txt", "new\n")
+    git(clone, "branch", "ticket/t-3/x", foreign)
+    git(clone, "symbolic-ref", "refs/heads/ticket/t-4", "refs/heads/ticket/t-1")
+    git(clone, "branch", "-f", "ticket/t-1", foreign)
+    for ticket in ("t-2", "t-3", "t-4"):
+        other = place.tree(ticket)
+        assert git(other.path, "rev-parse", "HEAD") == other.base_sha == place.base
+        assert "refs/aside/ticket/t-" in other.note
+    asides = git(clone, "for-each-ref", "--format=%(objectname)", "refs/aside").splitlines()
+    assert asides == [foreign] * 3
+    git(tree.path, "checkout", "-q", "ticket/t-1")
+    place.ours.push("t-1")
+    shutil.rmtree(tree.path)
+    again = place.tree()
+    assert (git(again.path, "rev-parse", "HEAD"), "aside" in again.note) == (foreign, False)
 
 
 def test_a_worktree_that_is_gone_is_made_again_on_its_branch(place: Place) -> None:

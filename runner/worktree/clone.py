@@ -36,6 +36,7 @@ from runner.worktree.errors import (
 from runner.worktree.origin import checked, is_path, secrets_of, why, with_url
 
 HEADS = "refs/remotes/origin/"
+TICKETS = "ticket/"
 _EVERYTHING = ("+refs/heads/*:refs/remotes/origin/*", "+refs/tags/*:refs/tags/*")
 _FRESH = ("fetch", "--quiet", "--prune", "--update-shallow")
 _TRIES = 3
@@ -147,8 +148,9 @@ class Clone:
             name = base if base is not None else self._default()
             sha = self.outbox().sha(f"{HEADS}{name}") if name and is_branch_name(name) else None
             if name is None or sha is None:
-                listing = self.outbox().run("for-each-ref", f"--count={_BRANCHES_SHOWN}", "--format=%(refname)", HEADS)
-                raise BaseMissing(self.shown, name, [line.removeprefix(HEADS) for line in listing.text.splitlines()])
+                listing = self.outbox().run("for-each-ref", "--format=%(refname)", HEADS).text.splitlines()
+                names = [line.removeprefix(HEADS) for line in listing if not line.startswith(f"{HEADS}{TICKETS}")]
+                raise BaseMissing(self.shown, name, names[:_BRANCHES_SHOWN])
             return Base(name, sha)
 
     def instructions(self, base_sha: str) -> str | None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from glob import glob
 from pathlib import Path
 
-from runner.worktree.clone import HEADS, Clone, checked_sha, clear, everything_in, read_small
+from runner.worktree.clone import HEADS, TICKETS, Clone, checked_sha, clear, everything_in, read_small
 from runner.worktree.command import Command
 from runner.worktree.errors import WorktreeRefused
 
@@ -64,7 +64,8 @@ class Trees(Clone):
 
         An existing one is left as it is, but for HEAD when that is elsewhere than on the branch and nothing is
         lost. A new one continues `ticket/<id>` where the clone or the origin has it with work of its own, else
-        starts at `base_sha` (as recorded), else at the freshly fetched `base`.
+        starts at `base_sha` (as recorded), else at the freshly fetched `base`. Without a `base_sha` there was no
+        work, so a branch that only the clone has is some agent's, and is kept under refs/aside.
 
         Raises:
             WorktreeRefused: The path holds something else, or HEAD has commits that the branch has not.
@@ -205,13 +206,14 @@ class Trees(Clone):
     def _make(self, ticket_id: str, base: str | None, base_sha: str | None) -> tuple[str, str]:
         """Add the worktree; return the commit its work is compared with, and a note."""
         branch, path = branch_of(ticket_id), self.path_of(ticket_id)
-        add = ("worktree", "add", "--quiet")
+        add = ("worktree", "add", "--quiet", "--force")  # even if another agent has the branch checked out
         path.parent.mkdir(exist_ok=True)
         git = self.clone()
+        asides = self._put_foreign_aside(branch) if base_sha is None else ""
         if git.sha(f"refs/heads/{branch}"):
             base_sha = base_sha or self._fork(base, f"refs/heads/{branch}")
             self.clone().run(*add, str(path), branch)
-            return base_sha, f"it continues {branch} as it was"
+            return base_sha, f"{asides}it continues {branch} as it was"
         fresh = self.fetch_base(base)
         start = checked_sha(base_sha) if base_sha else fresh.sha
         if git.sha(start) is None:
@@ -221,7 +223,24 @@ class Trees(Clone):
             base_sha = base_sha or self._fork(fresh.name, theirs)
             start, note = theirs, f"it continues {branch} as {self.shown} has it, at {theirs}"
         git.run(*add, "--no-track", "-b", branch, str(path), start)
-        return base_sha or fresh.sha, note
+        return base_sha or fresh.sha, f"{asides}{note}"
+
+    def _put_foreign_aside(self, branch: str) -> str:
+        """Make room for a branch that is to be begun, and return a note.
+
+        What the origin has or we pushed stays: agents can write to the clone, and to no other place.
+        """
+        self._fetch()
+        git, outbox, ref, notes = self.clone(), self.outbox(), f"refs/heads/{branch}", ""
+        ours = {outbox.sha(ref), outbox.sha(f"{HEADS}{branch}")}
+        listing = git.run("for-each-ref", "--format=%(objectname) %(refname)", ref)  # with what is below that name
+        for sha, _, name in (line.partition(" ") for line in listing.text.splitlines()):
+            if name != ref or sha not in ours:
+                aside = f"refs/aside/{name.removeprefix('refs/heads/')}-{sha[:12]}"
+                git.run("update-ref", aside, sha)
+                git.run("update-ref", "--no-deref", "-d", name)
+                notes += f"what {name} was in the clone is now {aside}; "
+        return notes
 
     def _fork(self, base: str | None, revision: str) -> str:
         """Return where `revision` left the freshly fetched base; the base itself if they share nothing."""
@@ -231,7 +250,7 @@ class Trees(Clone):
 
 def branch_of(ticket_id: str) -> str:
     """Return the name of the ticket's branch, in the clone and at the origin."""
-    return f"ticket/{ticket_id}"
+    return f"{TICKETS}{ticket_id}"
 
 
 def base_ref(ticket_id: str) -> str:
