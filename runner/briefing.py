@@ -14,6 +14,7 @@ from runner.prompt import Handover, first, fix, fresh, resumed, rules
 from runner.run import Brief
 from runner.session import Kind, Plan
 from runner.store import effects, log, questions
+from runner.store.questions import Question
 from runner.store.tickets import Row
 from runner.worktree import Tree
 from tickets.ticket import Spec
@@ -50,19 +51,19 @@ async def brief(
 
 def _prompt(spec: Spec, handover: Handover, failed: FailedLine | None, plan: Plan, left_microusd: int) -> str:
     facts = replace(handover, left_microusd=left_microusd)
-    if plan.kind is Kind.FIRST:
+    if plan.kind is Kind.FIRST and not handover.answers:
         return first(spec)
     sent_back = None if failed is None else fix(failed.command, failed.ending, failed.output)
+    told = fresh(spec, facts)
     if plan.resume:
-        return sent_back or resumed(facts)
-    return "\n\n".join(text for text in (fresh(spec, facts), sent_back) if text)
+        told = resumed(facts) if sent_back is None or facts.new_answers else ""
+    return "\n\n".join(text for text in (told, sent_back) if text)
 
 
 async def _handover(parts: Parts, row: Row, tree: Tree) -> Handover:
     ticket, write = row.ticket.id, parts.store.write
     facts = await run_sync(parts.repository.facts, ticket, tree.base_sha)
     cut_off = await write(log.open_tools, ticket)
-    answered = await write(questions.new_answers, ticket)
     known = await write(effects.effects, ticket=ticket)
     return Handover(
         cut_off=tuple(f"{tool.payload.get('tool')}: {tool.payload.get('summary')}" for tool in cut_off),
@@ -70,12 +71,11 @@ async def _handover(parts: Parts, row: Row, tree: Tree) -> Handover:
         uncommitted=facts.uncommitted,
         failed_check=await write(log.failed_check, ticket),
         effects=tuple(tools.summary(row) for row in known if row.kind not in effects.OURS),
-        question=_joined(question.text for question in answered),
-        answer=_joined(question.answer or "" for question in answered),
+        answers=_pairs(await write(questions.answered, ticket)),
+        new_answers=_pairs(await write(questions.new_answers, ticket)),
         moved_to=str(tree.path) if await write(log.moved, ticket) else None,
     )
 
 
-def _joined(texts: Iterable[str]) -> str | None:
-    """Join what was asked, or answered, at once; None when nothing was."""
-    return "\n\n".join(dict.fromkeys(texts)) or None
+def _pairs(answered: Iterable[Question]) -> tuple[tuple[str, str], ...]:
+    return tuple((question.text, question.answer or "") for question in answered)

@@ -30,8 +30,10 @@ class Handover:
     failed_check: str | None = None
     effects: Sequence[str] = ()
     """What became of each effect, one line each."""
-    question: str | None = None
-    answer: str | None = None
+    answers: Sequence[tuple[str, str]] = ()
+    """Each question that was answered, and its answer: for a session that takes over."""
+    new_answers: Sequence[tuple[str, str]] = ()
+    """Those of them that the session which goes on was not told."""
     left_microusd: int | None = None
     moved_to: str | None = None
     """Where the worktree is, when earlier runs had it elsewhere."""
@@ -44,8 +46,8 @@ def first(spec: Spec) -> str:
 
 def resumed(handover: Handover) -> str:
     """Return the prompt for a session that goes on."""
-    if handover.answer is not None:
-        opening = "Your question has an answer:\n\n" + handover.answer + "\n\nGo on with the ticket."
+    if handover.new_answers:
+        opening = f"{_new_answers(handover.new_answers)}\n\nGo on with the ticket."
     else:
         opening = (
             "Your work on this ticket was interrupted: the process that you ran in was stopped. "
@@ -60,9 +62,8 @@ def fresh(spec: Spec, handover: Handover) -> str:
         "Note from the ticket runner: an earlier session worked on the ticket above and could not go on. "
         "Look at what it left before you continue; do not repeat what is done."
     )
-    if handover.question is not None and handover.answer is not None:
-        took_over += f"\n\nIt asked:\n\n{handover.question}\n\nThe answer:\n\n{handover.answer}"
-    return "\n\n".join([first(spec), "---", took_over, *_facts(handover)])
+    asked = [f"It asked:\n\n{question}\n\nThe answer:\n\n{answer}" for question, answer in handover.answers]
+    return "\n\n".join([first(spec), "---", took_over, *asked, *_facts(handover)])
 
 
 def fix(command: str, ending: str, output: str) -> str:
@@ -106,6 +107,13 @@ def rules(spec: Spec, *, branch: str, verify: Sequence[str], instructions: str |
         parts.append("The repository's own instructions:\n\n" + instructions)
     text = "\n\n".join(parts).replace("\0", "")
     return text.encode(errors="replace")[:RULES_LIMIT].decode(errors="ignore")
+
+
+def _new_answers(answers: Sequence[tuple[str, str]]) -> str:
+    if len({answer for _, answer in answers}) == 1:
+        return "Your question has an answer:\n\n" + answers[0][1]
+    told = [f"{question}\n\nThe answer:\n\n{answer}" for question, answer in answers]
+    return "Your questions have answers:\n\n" + "\n\n".join(told)
 
 
 def _facts(handover: Handover) -> list[str]:

@@ -16,8 +16,8 @@ EVERYTHING = Handover(
     uncommitted=["M total.py"],
     failed_check="make check",
     effects=["comment: done, https://forge.example/1"],
-    question="Round up or down?",
-    answer="Down.",
+    answers=[("Red or blue?", "Red."), ("Round up or down?", "Down.")],
+    new_answers=[("Round up or down?", "Down.")],
     left_microusd=1_234_567,
     moved_to="/new/place",
 )
@@ -31,6 +31,7 @@ FACTS = (
     "About $1.23 may still be spent",
 )
 LINES = st.lists(st.text(max_size=5), max_size=30)
+PAIRS = st.lists(st.tuples(st.text(max_size=5), st.text(max_size=5)), max_size=3)
 HANDOVERS = st.builds(
     Handover,
     cut_off=LINES,
@@ -38,8 +39,8 @@ HANDOVERS = st.builds(
     uncommitted=LINES,
     failed_check=st.none() | st.text(max_size=5),
     effects=LINES,
-    question=st.none() | st.text(max_size=5),
-    answer=st.none() | st.text(max_size=5),
+    answers=PAIRS,
+    new_answers=PAIRS,
     left_microusd=st.none() | st.integers(0, 10**9),
     moved_to=st.none() | st.text(max_size=5),
 )
@@ -65,7 +66,7 @@ def test_fresh_session_begins_with_the_ticket(text: str, handover: Handover) -> 
 
 def test_resumed_session_is_not_given_the_ticket_again() -> None:
     """A session that goes on is told that it was interrupted and every fact, in their order."""
-    prompt = resumed(replace(EVERYTHING, answer=None))
+    prompt = resumed(replace(EVERYTHING, new_answers=()))
     assert prompt.startswith("Your work on this ticket was interrupted")
     assert SPEC.text not in prompt
     assert [fact for fact in FACTS if fact not in prompt] == []
@@ -81,16 +82,25 @@ def test_answer_opens_the_prompt() -> None:
 
 
 def test_fresh_session_is_told_the_same_facts() -> None:
-    """A session that takes over reads the question, its answer and every fact."""
+    """A session that takes over reads every question with its answer, told to an earlier one or not, and every fact."""
     prompt = fresh(SPEC, EVERYTHING)
+    assert "It asked:\n\nRed or blue?\n\nThe answer:\n\nRed.\n\nIt asked:" in prompt
     assert "It asked:\n\nRound up or down?\n\nThe answer:\n\nDown." in prompt
     assert [fact for fact in FACTS if fact not in prompt] == []
 
 
-@pytest.mark.parametrize("handover", [Handover(question="Which?"), Handover(answer="That."), Handover()])
-def test_half_a_question_is_not_told(handover: Handover) -> None:
-    """A question without an answer, or an answer whose question is lost, is not told to a new session."""
-    assert "It asked" not in fresh(SPEC, handover)
+def test_nothing_asked_is_not_told() -> None:
+    """A new session of a ticket that asked nothing hears of no question."""
+    assert "It asked" not in fresh(SPEC, Handover())
+
+
+def test_answers_are_told_apart() -> None:
+    """One answer to two questions is told once, and two answers each with its question."""
+    once = resumed(Handover(new_answers=[("Up?", "Do."), ("Red?", "Do.")]))
+    assert once.startswith("Your question has an answer:\n\nDo.\n\nGo on")
+    each = resumed(Handover(new_answers=[("Up?", "Yes."), ("Red?", "No.")]))
+    told = "Up?\n\nThe answer:\n\nYes.\n\nRed?\n\nThe answer:\n\nNo.\n\nGo on"
+    assert each.startswith("Your questions have answers:\n\n" + told)
 
 
 def test_nothing_known_is_said_as_such() -> None:

@@ -5,7 +5,7 @@ A question is saved behind the fence; its answer makes a ticket that waits for i
 
 from dataclasses import dataclass
 
-from sqlalchemy import RowMapping, func, select, true, update
+from sqlalchemy import RowMapping, func, select, update
 
 from runner.errors import RunnerError
 from runner.events import Name
@@ -81,11 +81,24 @@ def open_questions(rx: Rx, ticket: str) -> list[Question]:
     return [_row(found) for found in rx.connection.execute(query).mappings()]
 
 
+def answered(rx: Rx, ticket: str) -> list[Question]:
+    """Return all that was answered, oldest first: what a new session has to be told."""
+    return [question for question in questions_of(rx, ticket) if question.answer is not None]
+
+
 def new_answers(rx: Rx, ticket: str) -> list[Question]:
-    """Return what was answered since the agent was last heard: what the next run has to be told."""
-    heard = select(func.coalesce(func.max(_r.started_at_us), 0)).where(_r.ticket == ticket, _r.confirmed == true())
+    """Return what was answered since the agent was last heard in its latest session: what that has to be told.
+
+    No run begins while a question is open, so each run is told what those before it had asked. Told it was once
+    its model spoke; by the numbers of the runs, since clocks jump.
+    """
+    latest = select(_r.session).where(_r.ticket == ticket).order_by(_r.number.desc()).limit(1).scalar_subquery()
+    heard = select(func.coalesce(func.max(_r.number), 0)).where(_r.session == latest, _r.confirmed)
+    asked = select(_r.id).where(_r.ticket == ticket, _r.number >= heard.scalar_subquery())
     query = (
-        select(schema.question).where(_q.ticket == ticket, _q.answered_at_us >= heard.scalar_subquery()).order_by(_q.id)
+        select(schema.question)
+        .where(_q.ticket == ticket, _q.answered_at_us.is_not(None), _q.run.in_(asked))
+        .order_by(_q.id)
     )
     return [_row(found) for found in rx.connection.execute(query).mappings()]
 
