@@ -472,10 +472,39 @@ def test_failed_starts_are_counted_in_a_row(place: Place) -> None:
     for outcome in (Outcome.WEATHER, Outcome.STOPPED, Outcome.ORPHANED):
         assert end(outcome) == (1, 3)
     assert end(Outcome.UNEXPLAINED, None) == (1, 4)
-    place.clock.pass_s(1)
     place.store.transact(tickets.apply, "a", Held(1, Reason.SESSION))
     place.store.transact(tickets.apply, "a", Retried())
     assert place.store.read(runs.failed_starts, "a") == 0
+    place.clock.pass_s(-900)
+    place.claim()
+    assert end(Outcome.UNEXPLAINED, None) == (1, 1), "the clock was set back, and what is later is later"
+
+
+def test_fix_rounds_are_counted_since_the_last_retry(place: Place) -> None:
+    """A failed check that is sent back counts until a person lets the ticket work again, whatever the clock does."""
+    place.take("a")
+
+    def sent_back() -> int:
+        claimed = place.claim()
+        assert claimed is not None
+        place.store.transact(
+            runs.begin_run,
+            ticket="a",
+            token=claimed.ticket.token,
+            session=place.store.read(runs.get_run, place.run("a")).session,
+            kind=Kind.FIX,
+            carried_microusd=0,
+            transcript_bytes=0,
+            allowance_microusd=1,
+        )
+        place.store.transact(tickets.apply, "a", Held(claimed.ticket.token, Reason.CHECKS))
+        return place.store.read(runs.fix_rounds, "a")
+
+    assert sent_back() == 1
+    place.store.transact(tickets.apply, "a", Retried())
+    assert place.store.read(runs.fix_rounds, "a") == 0, "in the same moment"
+    place.clock.pass_s(-900)
+    assert sent_back() == 1, "and before it"
 
 
 def test_messages_are_said_once_and_bounded(place: Place) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import takewhile
 
-from sqlalchemy import ColumnElement, RowMapping, and_, func, or_, select, update
+from sqlalchemy import ColumnElement, RowMapping, func, or_, select, update
 
 from runner.budget import RESERVE_MICROUSD, Cost, CostKind
 from runner.events import Name, Value
@@ -191,8 +191,7 @@ def failed_starts(rx: Rx, ticket: str) -> int:
     Over its sessions, and since a person last let it go on; runs that the weather or
     we ended say nothing and are passed over.
     """
-    let_go = select(func.coalesce(func.max(_e.at_us), 0)).where(_e.ticket == ticket, _e.name.in_(_LET_GO))
-    return in_a_row(rx, and_(_r.ticket == ticket, _r.started_at_us >= let_go.scalar_subquery()), _FAILED_STARTS)
+    return in_a_row(rx, _begun_since(ticket, *_LET_GO), _FAILED_STARTS)
 
 
 def in_a_row(rx: Rx, which: ColumnElement[bool], outcomes: Collection[Outcome]) -> int:
@@ -208,10 +207,7 @@ def in_a_row(rx: Rx, which: ColumnElement[bool], outcomes: Collection[Outcome]) 
 
 def fix_rounds(rx: Rx, ticket: str) -> int:
     """Return how often a failed check was sent back to the agent since a person last let it work again."""
-    again = select(func.coalesce(func.max(_e.at_us), 0)).where(_e.ticket == ticket, _e.name == Name.TICKET_RETRIED)
-    sent_back = select(func.count()).where(
-        _r.ticket == ticket, _r.kind == Kind.FIX, _r.started_at_us >= again.scalar_subquery()
-    )
+    sent_back = select(func.count()).where(_begun_since(ticket, Name.TICKET_RETRIED), _r.kind == Kind.FIX)
     return int(rx.connection.execute(sent_back).scalar_one())
 
 
@@ -225,6 +221,13 @@ def day_money(rx: Rx, day_start_us: int) -> tuple[int, int]:
     cost = select(_sum(_r.cost_microusd)).where(_r.started_at_us >= day_start_us)
     most = select(_sum(_r.allowance_microusd + RESERVE_MICROUSD)).where(_r.ended_at_us.is_(None))
     return int(rx.connection.execute(cost).scalar_one()), int(rx.connection.execute(most).scalar_one())
+
+
+def _begun_since(ticket: str, *names: Name) -> ColumnElement[bool]:
+    """Return what is true of a ticket's runs that began after its last event of `names`, by the log: clocks jump."""
+    last = select(func.coalesce(func.max(_e.seq), 0)).where(_e.ticket == ticket, _e.name.in_(names))
+    begun = select(_e.run).where(_e.ticket == ticket, _e.name == Name.RUN_STARTED, _e.seq > last.scalar_subquery())
+    return _r.id.in_(begun)
 
 
 def _sum(column: ColumnElement[int]) -> ColumnElement[int]:
