@@ -6,10 +6,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from runner import briefing
+from runner.lines import FailedLine
 from runner.prompt import RULES_LIMIT, Handover, first, fix, fresh, resumed, rules
+from runner.session import Kind, Plan
 from tickets.ticket import Expects, Spec
 
 SPEC = Spec("fix-1", "Make `total` add up.\n", title="Totals")
+FAILED = FailedLine("make check", "exit code 1", "no")
 EVERYTHING = Handover(
     cut_off=["Bash: make test"],
     commits=["1a2b3c4 Add a test"],
@@ -174,3 +178,30 @@ def test_rules_fit_into_one_argument(letter: str) -> None:
 def test_rules_are_an_argument_that_a_process_takes(instructions: str, verify: list[str]) -> None:
     """Rules hold no NUL and nothing that is not UTF-8, whatever the repository and the ticket hold."""
     assert b"\0" not in rules_of(verify=tuple(verify), instructions=instructions).encode()
+
+
+@pytest.mark.parametrize(
+    ("kind", "resume", "failed", "begins", "holds"),
+    [
+        (Kind.FIRST, False, None, SPEC.title, "It asked:\n\nRed or blue?"),
+        (Kind.FALLBACK, False, FAILED, SPEC.title, "It asked:\n\nRed or blue?"),
+        (Kind.FALLBACK, False, FAILED, SPEC.title, "A check of this ticket failed"),
+        (Kind.FIX, True, FAILED, "Your question has an answer:\n\nDown.", "A check of this ticket failed"),
+        (Kind.RESUMED, True, None, "Your question has an answer:\n\nDown.", "Go on"),
+    ],
+)
+def test_every_run_is_told_the_answers_that_it_lacks(
+    kind: Kind, resume: bool, failed: FailedLine | None, begins: str, holds: str
+) -> None:
+    """A new session is told all that was answered and one that goes on what is new, also with a failed check."""
+    prompt = briefing._prompt(SPEC, EVERYTHING, failed, Plan(kind, "s", 1, resume=resume), 1)
+    assert prompt.startswith(begins)
+    assert holds in prompt
+
+
+def test_what_has_nothing_to_be_told_is_told_nothing() -> None:
+    """The first run reads the ticket alone, and a failed check goes back alone."""
+    first_run, goes_on = Plan(Kind.FIRST, "s", 1, resume=False), Plan(Kind.RESUMED, "s", 1, resume=True)
+    assert briefing._prompt(SPEC, Handover(), None, first_run, 1) == first(SPEC)
+    back = briefing._prompt(SPEC, Handover(), FAILED, goes_on, 1)
+    assert back == fix(FAILED.command, FAILED.ending, FAILED.output)
