@@ -222,4 +222,8 @@ class _Generations:
         return session_id(self.row.source, self.row.ticket.id, generation)
 
     def transcript(self, generation: int) -> Transcript:
-        return transcript.read(transcript.path(self.parts.home.claude, self.tree.path, self.id(generation))).state
+        file = transcript.path(self.parts.home.claude, self.tree.path, self.id(generation))
+        try:
+            return transcript.read(file).state
+        except OSError:  # no file, but something that the CLI cannot use either
+            return Transcript.UNUSABLE
