@@ -155,8 +155,10 @@ def _steers(seen: Seen) -> Command | None:
         (Name.TICKET_STOPPED, 1, seen.is_in_tool, Command(Verb.HOLD, TICKET)),
         (Name.TICKET_RELEASED, 2, state is State.HELD, Command(Verb.RELEASE, TICKET)),
         (Name.TICKET_RETRIED, 1, seen.is_in_tool, Command(Verb.RETRY, TICKET, fresh=True)),
-        (Name.TICKET_CANCELLED, 1, seen.is_in_tool, Command(Verb.CANCEL, TICKET)),
+        (Name.TICKET_CANCELLED, 1, seen.is_in_tool, Command(Verb.HOLD, TICKET)),
     )
+    if seen.count(Name.TICKET_RETRIED) and state is State.HELD:
+        return Command(Verb.CANCEL, TICKET)
     for name, times, is_time, command in steps:
         if seen.count(name) < times:
             return command if is_time else None

@@ -49,15 +49,15 @@ class Section:
 
 SECTIONS = (
     Section("full", "full", "The full ticket"),
+    Section("steered", "steered", "A ticket that an operator parks, holds, lets go, begins anew and cancels"),
+    Section("decided", "decided", "A ticket with effects that are refused, unknown and approved"),
+    Section("weather", "weather", "A ticket whose set-up fails once and whose model is overloaded once"),
     Section(
         "recovered",
         "full",
         "The full ticket, killed a second time while the next daemon recovers",
         (Blow(Way.DAEMON, Moment(Name.TOOL_STARTED, 1)),),
     ),
-    Section("steered", "steered", "A ticket that an operator parks, holds, lets go, begins anew and cancels"),
-    Section("decided", "decided", "A ticket with effects that are refused, unknown and approved"),
-    Section("weather", "weather", "A ticket whose set-up fails once and whose model is overloaded once"),
 )
 """Each section but the first has the events that those before it do not reach, once each."""
 
