@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runner.errors import RunnerError
-from runner.worktree.clone import checked_sha, is_branch_name, read_small, write_whole
+from runner.worktree.clone import checked_sha, is_branch_name
 from runner.worktree.command import Command
 from runner.worktree.errors import WorktreeRefused
+from runner.worktree.files import read_small, write_whole
 from runner.worktree.survey import Place, Surveyed
 from runner.worktree.trees import Checkout
 

@@ -12,16 +12,12 @@ ours is hygiene: an agent that lives meanwhile can change them again. It is no b
 without another uid or the sandbox. Knows the directories; does not know worktrees.
 """
 
-import os
 import re
-import shutil
-import stat
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import mkstemp
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
@@ -33,6 +29,7 @@ from runner.worktree.errors import (
     RepositoryMissing,
     RepositoryUnreachable,
 )
+from runner.worktree.files import clear, read_small, write_whole
 from runner.worktree.origin import checked, is_path, secrets_of, why, with_url
 
 HEADS = "refs/remotes/origin/"
@@ -43,7 +40,6 @@ _TRIES = 3
 _BRANCHES_SHOWN = 10
 _INSTRUCTIONS = ("CLAUDE.md", "AGENTS.md")
 _INSTRUCTIONS_BYTES = 64 * 1024
-_SMALL_BYTES = 16 * 1024 * 1024
 _INITIAL_BRANCH = "none"
 _HEAD = f"ref: refs/heads/{_INITIAL_BRANCH}\n".encode()
 
@@ -275,46 +271,6 @@ def checked_sha(sha: str) -> str:
     if not re.fullmatch(r"[0-9a-f]{40}(?:[0-9a-f]{24})?", sha):
         raise ValueError(f"{sha!r} is not a commit id")
     return sha
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Replace `path` in one step, whatever it is, a symlink included."""
-    descriptor, new = mkstemp(dir=path.parent, prefix=f".{path.name}.")  # a name that nobody could link elsewhere
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-    Path(new).replace(path)
-
-
-def read_small(path: Path) -> bytes | None:
-    """Return what the regular file `path` holds; None for anything else, which an agent may have put there.
-
-    A symlink is not followed, and no open or read can wait: a FIFO would keep us for ever, under our lock.
-    """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return None
-    try:
-        status = os.fstat(descriptor)
-        is_small = stat.S_ISREG(status.st_mode) and status.st_size <= _SMALL_BYTES
-        return os.read(descriptor, status.st_size) if is_small else None
-    finally:
-        os.close(descriptor)
-
-
-def everything_in(directory: Path) -> Iterator[Path]:
-    """Yield what is below `directory`; what vanishes meanwhile is passed over, and no symlink followed."""
-    for root, directories, files in os.walk(directory):
-        yield from (Path(root, name) for name in (*directories, *files))
-
-
-def clear(path: Path) -> None:
-    """Remove `path`, whatever it is; a symlink, not what it names."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        with suppress(NotADirectoryError):
-            path.unlink(missing_ok=True)
 
 
 def _config(shown: str, name: str, email: str) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from runner.worktree.clone import read_small
+from runner.worktree.files import read_small
 from runner.worktree.trees import branch_of
 from runner.worktree.work import Work
 

@@ -9,7 +9,6 @@ directories and does not search them. Knows the clone; does not know what the wo
 
 import os
 import re
-import stat
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -17,9 +16,10 @@ from dataclasses import dataclass
 from glob import glob
 from pathlib import Path
 
-from runner.worktree.clone import HEADS, TICKETS, Clone, checked_sha, clear, everything_in, read_small
+from runner.worktree.clone import HEADS, TICKETS, Clone, checked_sha
 from runner.worktree.command import Command
 from runner.worktree.errors import WorktreeRefused
+from runner.worktree.files import clear, everything_in, is_plain, read_small
 
 _TICKET_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _STUCK = {"rebase-merge": "a rebase", "rebase-apply": "a rebase", "BISECT_LOG": "a bisection"}
@@ -114,7 +114,7 @@ class Trees(Clone):
                     old = shared and time.time() - path.lstat().st_mtime > _SHARED_LOCK_S
                     in_the_way = old or path == own or path.parent == admin
                 else:
-                    in_the_way = not _is_plain(path)
+                    in_the_way = not is_plain(path)
                 if in_the_way:
                     clear(path)
                     removed.append(path)
@@ -297,9 +297,3 @@ def _half_made(admin: Path) -> bool:
     Source: git's builtin/worktree.c locks with this reason until the checkout is complete.
     """
     return (read_small(admin / "locked") or b"").strip() == b"initializing"
-
-
-def _is_plain(path: Path) -> bool:
-    """Whether git can read `path` without an end to wait for; a link that names nothing is none of ours."""
-    mode = path.stat().st_mode
-    return stat.S_ISREG(mode) or stat.S_ISDIR(mode)
