@@ -138,6 +138,9 @@ class _Claim:
         ):
             if waits:
                 return self.held(reason, "\n".join(f"{row.key}: {tools.summary(row)}" for row in waits))
+        if open_effects:  # the daemon stops: the next one finds out what became of them
+            until_us = await self.now_us() + round(weather_delay_s(1) * _US)
+            return PutBack(self._token, Cause.WEATHER, until_us, "its effects are under way")
         return None
 
     async def _worktree(self) -> Tree:

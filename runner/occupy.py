@@ -13,7 +13,7 @@ import anyio
 from runner import claim, log, reports
 from runner.agent import Stop
 from runner.claim import Report
-from runner.effects import Ledger
+from runner.effects import STORE_RETRY_S, Ledger
 from runner.errors import RunnerError
 from runner.outcome import Outcome, StoppedBy, follow
 from runner.parts import Parts
@@ -22,8 +22,6 @@ from runner.store import LostTicket, StoreUnavailable, tickets
 from runner.store.tickets import Row
 from tickets.ticket import IllegalMove, State
 
-STORE_RETRY_S = 5.0
-"""Between two tries while the store does not answer (a full disk)."""
 _BEATS_A_LEASE = 4
 """Renewals in the time of one lease: three may fail before it ends."""
 

@@ -21,10 +21,10 @@ from runner import commands, control, log, processes
 from runner.accounts import account
 from runner.agent import Stop
 from runner.commands import Command
-from runner.effects import Ledger
+from runner.effects import STORE_RETRY_S, Ledger
 from runner.errors import ConfigError, Exit
 from runner.mirror import Mirror
-from runner.occupy import STORE_RETRY_S, occupy
+from runner.occupy import occupy
 from runner.outcome import StoppedBy
 from runner.parts import Parts, reap
 from runner.reports import Told
@@ -73,6 +73,8 @@ class Supervisor:
             await around.start(control.listen, self.parts.home, self._perform)
             async with anyio.create_task_group() as effects_under_way:
                 self.ledger = self._ledger(effects_under_way)
+                if self.draining:
+                    self.ledger.leave()
                 await self.ledger.settle_dead()
                 async with anyio.create_task_group() as claims:
                     await self._loop(claims, self.ledger)
