@@ -24,6 +24,8 @@ from tickets.ticket import (
     advance,
 )
 
+TIMES_US = st.integers(0, 253_402_300_799_000_000)
+"""To the end of the year 9999, which a ticket's file can name."""
 KINDS: tuple[type[Fact], ...] = get_args(Fact)
 
 
@@ -71,6 +73,7 @@ def with_token(fact: Fact, token: int) -> Fact:
 
 def _of_kind(kind: type[Fact], tokens: st.SearchStrategy[int]) -> st.SearchStrategy[Fact]:
     values = {name: st.from_type(hint) for name, hint in get_type_hints(kind).items()}
+    values |= {"not_before_us": TIMES_US} if "not_before_us" in values else {}
     return st.builds(kind, **values | ({"token": tokens} if "token" in values else {}))
 
 
