@@ -81,7 +81,8 @@ async def until(condition: Callable[[], object]) -> None:
     """Wait until a condition is true."""
     with anyio.fail_after(30):
         while not condition():  # noqa: ASYNC110  much of it changes in threads
-            await anyio.sleep(0.01)
+            with anyio.move_on_after(0.01):
+                await anyio.Event().wait()
 
 
 def pause(here: Place) -> None:
