@@ -80,7 +80,7 @@ def names(lines: list[dict[str, object]]) -> list[object]:
 async def until(condition: Callable[[], object]) -> None:
     """Wait until a condition is true."""
     with anyio.fail_after(30):
-        while not condition():  # noqa: ASYNC110  much of it changes in threads
+        while not condition():
             with anyio.move_on_after(0.01):
                 await anyio.Event().wait()
 
