@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from glob import glob
 from pathlib import Path
 
-from runner.worktree.clone import HEADS, TICKETS, Clone, checked_sha
+from runner.worktree.clone import HEADS, TICKETS, Base, Clone, checked_sha
 from runner.worktree.command import Command
 from runner.worktree.errors import WorktreeRefused
 from runner.worktree.files import clear, everything_in, is_plain, read_small
@@ -89,7 +89,7 @@ class Trees(Clone):
         elif path.exists():
             checkout = self.checkout(ticket_id)
             note = put_branch_back(checkout, tolerant=True)
-            base_sha = base_sha or self._fork(base, checkout.ref)
+            base_sha = base_sha or self._fork(self.fetch_base(base), checkout.ref)
             return Tree(path, branch_of(ticket_id), base_sha, made=False, note=note)
         else:
             self._unregister(ticket_id, admin)
@@ -208,19 +208,21 @@ class Trees(Clone):
         branch, path = branch_of(ticket_id), self.path_of(ticket_id)
         add = ("worktree", "add", "--quiet", "--force")  # even if another agent has the branch checked out
         path.parent.mkdir(exist_ok=True)
-        git = self.clone()
-        asides = self._put_foreign_aside(branch) if base_sha is None else ""
-        if git.sha(f"refs/heads/{branch}"):
-            base_sha = base_sha or self._fork(base, f"refs/heads/{branch}")
-            self.clone().run(*add, str(path), branch)
-            return base_sha, f"{asides}it continues {branch} as it was"
+        git, ref, note = self.clone(), f"refs/heads/{branch}", f"it continues {branch} as it was"
+        if base_sha and git.sha(ref):
+            git.run(*add, str(path), branch)
+            return base_sha, note
         fresh = self.fetch_base(base)
+        asides = "" if base_sha else self._put_foreign_aside(branch)
+        if git.sha(ref):
+            git.run(*add, str(path), branch)
+            return self._fork(fresh, ref), f"{asides}{note}"
         start = checked_sha(base_sha) if base_sha else fresh.sha
         if git.sha(start) is None:
             raise WorktreeRefused(ticket_id, path, f"started from {start}, which {self.shown} does not have any more")
         theirs, note = git.sha(f"{HEADS}{branch}"), ""
         if theirs and not git.is_ancestor(theirs, start):
-            base_sha = base_sha or self._fork(fresh.name, theirs)
+            base_sha = base_sha or self._fork(fresh, theirs)
             start, note = theirs, f"it continues {branch} as {self.shown} has it, at {theirs}"
         git.run(*add, "--no-track", "-b", branch, str(path), start)
         return base_sha or fresh.sha, f"{asides}{note}"
@@ -228,9 +230,8 @@ class Trees(Clone):
     def _put_foreign_aside(self, branch: str) -> str:
         """Make room for a branch that is to be begun, and return a note.
 
-        What the origin has or we pushed stays: agents can write to the clone, and to no other place.
+        What the origin had just now or we pushed stays: agents can write to the clone, and to no other place.
         """
-        self._fetch()
         git, outbox, ref, notes = self.clone(), self.outbox(), f"refs/heads/{branch}", ""
         ours = {outbox.sha(ref), outbox.sha(f"{HEADS}{branch}")}
         listing = git.run("for-each-ref", "--format=%(objectname) %(refname)", ref)  # with what is below that name
@@ -242,9 +243,8 @@ class Trees(Clone):
                 notes += f"what {name} was in the clone is now {aside}; "
         return notes
 
-    def _fork(self, base: str | None, revision: str) -> str:
+    def _fork(self, fresh: Base, revision: str) -> str:
         """Return where `revision` left the freshly fetched base; the base itself if they share nothing."""
-        fresh = self.fetch_base(base)
         return self.clone().ask("merge-base", fresh.sha, revision).text or fresh.sha
 
 
