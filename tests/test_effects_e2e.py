@@ -260,7 +260,7 @@ def test_a_killed_deploy_that_cannot_be_looked_up_waits_for_a_person(site: Site)
             assert site.tell("effects", "t").splitlines()[1].split()[:3] == [key_of(moment), "deploy", "unknown"]
             assert "1 unknown" in site.tell("status")
             for verb in ("release", "retry"):
-                assert "`ticket-runner effects t`, then `settle`" in site.tell(verb, "t", code=1)
+                assert "`ticket-runner effects t`, then `settle KEY`" in site.tell(verb, "t", code=1)
             assert len(site.calls) == asked
             there.append(key_of(moment))
         site.tell("settle", key_of(moment), *decision)
@@ -357,7 +357,7 @@ def test_commands_that_behave_badly(site: Site, monkeypatch: pytest.MonkeyPatch)
     assert len(rows["floods"].outcome) <= 2000
     assert rows["leaves"].outcome == "left"
     assert rows["dies"].outcome == "it was ended by signal 9: half"
-    assert rows["hangs"].outcome == "it was ended after its 1 s:"
+    assert rows["hangs"].outcome == "it was ended after its 1 s"
     shown = site.show("t")
     assert (shown.ticket.state, shown.ticket.reason, shown.kinds) == ("held", "effect", [("first", "asked")])
     assert rows["dies"].key in shown.why

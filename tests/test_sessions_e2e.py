@@ -90,7 +90,7 @@ def test_a_cap_holds_over_all_runs_of_a_session(site: Site) -> None:
     assert [run.carried_microusd for run in shown.runs] == [0, dear]
     assert shown.spent_microusd == site.server.cost_microusd == dear + 2 * cheap
     assert (shown.ticket.state, shown.ticket.reason) == ("held", "budget")
-    assert "$1.02" in shown.why
+    assert "$1.0155 of $1.0000" in shown.why
     assert (site.config.queue_directory / "held/t.md").exists()
     tree = site.worktree("t")
     assert Site.run_git(tree, "log", "--format=%s", f"{shown.row.base_sha}..").splitlines() == ["Work on t"]
