@@ -11,7 +11,7 @@ SHELL := bash
 
 PYTHON ?= python3
 KILLS ?= 150
-SEED := $(or $(SEED),$(shell date +%s))
+SEED ?= 1
 PROCESSES ?= 3
 VENV := .venv
 BIN := $(VENV)/bin
