@@ -21,7 +21,6 @@ from anyio import to_thread
 from sqlalchemy import Connection, Engine, update
 from sqlalchemy.exc import DatabaseError, InterfaceError, OperationalError
 
-from runner import log as defects
 from runner.events import VERSION, Event, Name, Value
 from runner.store import dialect, schema
 from runner.store.errors import StoreDamaged, StoreUnavailable, UnknownTicket
@@ -194,7 +193,9 @@ class Store:
             try:
                 on_event(event)
             except Exception:  # noqa: BLE001  whatever it is, the caller's write was done
-                defects.defect("event.not_told", of=str(event.name))
+                from runner import log  # noqa: PLC0415  structlog is slow to import, and this never happens
+
+                log.defect("event.not_told", of=str(event.name))
 
     def _now_us(self, connection: Connection) -> int:
         if self._clock is not None:
