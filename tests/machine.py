@@ -481,11 +481,12 @@ class Machine(RuleBasedStateMachine):
     @WITH_EFFECTS
     @rule(which=PICK, decision=st.sampled_from(["done", "retry", "abandon"]))
     def decide(self, which: int, decision: str) -> None:
-        """Say what became of an effect, where that is not known or not allowed yet."""
+        """Say what became of an effect, where that is not known or nobody performs it yet."""
         key = self.a_key(which, lambda each: each.unknown or each.waits)
         known = self.effects[key]
         unknown = known.state is EffectState.CLAIMED and known.unknown
-        problem = None if unknown or (known.waits and decision != "retry") else NotOpen
+        wanted = known.state is EffectState.WANTED
+        problem = None if unknown or (wanted and decision != "retry") else NotOpen
         self.expect(problem, perform, Command(Verb.SETTLE, key=key, decision=decision, text="so"))
         if problem is None:
             states = {"done": EffectState.DONE, "retry": EffectState.WANTED, "abandon": EffectState.ABANDONED}

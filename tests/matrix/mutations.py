@@ -35,16 +35,19 @@ MUTATIONS = (
         "an effect is performed before its claim is saved",
         "runner/effects.py",
         """\
-                claimed = await self._store.write(effects.claim, row.key, epoch=self._epoch)
-                if claimed is not None:
-                    await self._perform(performer, claimed)
-""",
+        is_wanted = row.state is EffectState.WANTED
+        claimed = await self._write(
+""".rstrip("\n"),
         """\
-                outcome = await self._call(performer, row)
-                claimed = await self._store.write(effects.claim, row.key, epoch=self._epoch)
-                if claimed is not None:
-                    await self._save(claimed, outcome)
-""",
+        is_wanted = row.state is EffectState.WANTED
+        if is_wanted and performer is not None:
+            outcome = await self._call(performer, row)
+            claimed = await self._write(effects.claim, row.key, epoch=self._epoch)
+            if claimed is not None:
+                await self._save(claimed, outcome)
+            return
+        claimed = await self._write(
+""".rstrip("\n"),
         "full: deploy.begun 1 (daemon)",
     ),
     Mutation(
