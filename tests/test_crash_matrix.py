@@ -18,7 +18,7 @@ from tests.matrix.verdict import judge
 
 pytestmark = pytest.mark.timeout(300)  # a ticket has three runs, each with the real CLI, and others play beside it
 
-KILLS = int(os.environ.get("KILLS", "150"))
+KILLS = int(os.environ.get("KILLS", "60"))
 SEED = int(os.environ.get("SEED", "1"))
 DOCUMENTED = table.documented()
 MOMENTS = {name: [*moments] for name, moments in DOCUMENTED.items()}
