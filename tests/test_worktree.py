@@ -323,17 +323,21 @@ def test_git_and_what_it_started_end_with_the_daemon(tmp_path: Path) -> None:
     """A daemon that is killed in the middle of a fetch leaves no git behind, nor a child of git that reads no pipe."""
     talk = tmp_path / "talk"
     os.mkfifo(talk)
-    told = f"cat > /dev/null; echo gone > {talk}; exit"  # once git's end of the pipe closed
-    tattle(tmp_path / "ssh", tmp_path / "seen", f"trap '{told}' TERM; echo here > {talk}; sleep 90")
+    transport = (
+        "import signal, sys; from pathlib import Path; talk = Path(sys.argv[1]);"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM}); talk.write_text('here');"
+        "signal.sigwait({signal.SIGTERM}); sys.stdin.read(); talk.write_text('gone')"  # git's end is closed
+    )
+    tattle(tmp_path / "ssh", tmp_path / "seen", f'exec {sys.executable} -c "{transport}" {talk}')
     code = (
         "import sys; from pathlib import Path; from runner.worktree import Repository;"
         "Repository(Path(sys.argv[1]), 'example.invalid:x.git', author_name='n', author_email='e',"
         "credential_env={'GIT_SSH_COMMAND': sys.argv[2]}).prepare()"
     )
     with subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "state"), str(tmp_path / "ssh")]) as daemon:
-        assert talk.read_text() == "here\n"
+        assert talk.read_text() == "here"
         daemon.kill()
-    assert talk.read_text() == "gone\n"
+    assert talk.read_text() == "gone"
 
 
 def test_a_new_worktree_is_on_its_branch_at_the_base(place: Place) -> None:
