@@ -1,6 +1,7 @@
 """A ticket whose daemon is killed at any moment is, once it is done, as if nothing had happened.
 
-`make proof` plays docs/crash-matrix.md and kills at random; KILLS and SEED say how often and which.
+`make proof` plays docs/crash-matrix.md and kills at random; KILLS and SEED say how often and which, RESULTS names a file
+that keeps what came of it, for `python -m tests.matrix --write`.
 """
 
 import os
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from runner.events import Name
-from tests.matrix import table
+from tests.matrix import results, table
 from tests.matrix.moments import Blow, Cell, Inside, Moment, Way
 from tests.matrix.mutations import MUTATIONS, Mutation, noticed
 from tests.matrix.play import play
@@ -20,6 +21,7 @@ pytestmark = pytest.mark.timeout(300)  # a ticket has three runs, each with the 
 
 KILLS = int(os.environ.get("KILLS", "60"))
 SEED = int(os.environ.get("SEED", "1"))
+RESULTS = os.environ.get("RESULTS")
 DOCUMENTED = table.documented()
 MOMENTS = {name: [*moments] for name, moments in DOCUMENTED.items()}
 OUTCOMES = {
@@ -75,6 +77,8 @@ def test_the_rows_are_what_undisturbed_tickets_go_through(tmp_path: Path) -> Non
 def test_a_killed_ticket_ends_as_an_undisturbed_one(tmp_path: Path, cell: Cell) -> None:
     """Whenever its daemon is killed, a ticket ends as if undisturbed; the next daemon goes on as documented."""
     verdict = judge(play(cell, tmp_path))
+    if RESULTS:
+        results.keep(verdict, Path(RESULTS))
     assert not verdict.problems
     if cell in OUTCOMES and cell.blows[-1].way is not Way.TERM:  # which lives on for a moment, and may come further
         assert _kind(OUTCOMES[cell]) == _kind(verdict.goes_on)

@@ -7,15 +7,11 @@ from collections.abc import Iterable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 
-from pydantic import TypeAdapter
-
 from tests import conftest  # noqa: F401  nothing of this machine is touched
-from tests.matrix import table
+from tests.matrix import results, table
 from tests.matrix.moments import Cell
 from tests.matrix.play import NeverDone, Played, play
 from tests.matrix.verdict import Verdict, judge
-
-_VERDICT = TypeAdapter(Verdict)
 
 
 def main() -> int:
@@ -28,7 +24,7 @@ def main() -> int:
     parser.add_argument("--results", type=Path, help="keep what came of each cell there, and play no green one again")
     parser.add_argument("--processes", type=int, default=3, help="cells at the same time (%(default)s)")
     told = parser.parse_args()
-    known = _known(told.results)
+    known = {} if told.results is None else results.green(told.results)
     with ThreadPoolExecutor(told.processes) as pool:
         if told.cells:
             return int(any(verdict.problems for verdict in _play(pool, map(Cell.parse, told.cells), None)))
@@ -40,13 +36,6 @@ def main() -> int:
     if told.write:
         table.DOCUMENT.write_text(table.text(of, verdicts, seed=told.seed))
     return int(any(verdict.problems for verdict in verdicts))
-
-
-def _known(results: Path | None) -> dict[Cell, Verdict]:
-    """Return the green verdicts that an earlier run has left."""
-    lines = results.read_bytes().splitlines() if results is not None and results.exists() else []
-    verdicts = [_VERDICT.validate_json(line) for line in lines]
-    return {verdict.cell: verdict for verdict in verdicts if not verdict.problems}
 
 
 def _played(cell: Cell) -> Played:
@@ -62,7 +51,7 @@ def _judged(cell: Cell) -> Verdict:
             return Verdict(cell, "", 0, None, 0, (str(error),))
 
 
-def _play(pool: Executor, cells: Iterable[Cell], results: Path | None) -> list[Verdict]:
+def _play(pool: Executor, cells: Iterable[Cell], file: Path | None) -> list[Verdict]:
     """Play cells and print what came of each as soon as it is known."""
     done = []
     for verdict in pool.map(_judged, cells):
@@ -71,9 +60,8 @@ def _play(pool: Executor, cells: Iterable[Cell], results: Path | None) -> list[V
         print(f"{verdict.cell}: {verdict.goes_on}, {verdict.calls_more:+d}{seconds}", flush=True)  # noqa: T201
         for problem in verdict.problems:
             print(f"    RED: {problem}", flush=True)  # noqa: T201
-        if results is not None:
-            with results.open("ab") as file:
-                file.write(_VERDICT.dump_json(verdict) + b"\n")
+        if file is not None:
+            results.keep(verdict, file)
     return done
 
 
