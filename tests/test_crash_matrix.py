@@ -1,7 +1,7 @@
 """A ticket whose daemon is killed at any moment is, once it is done, as if nothing had happened.
 
-`make proof` plays docs/crash-matrix.md and kills at random; KILLS and SEED say how often and which, RESULTS names a file
-that keeps what came of it, for `python -m tests.matrix --write`.
+`make proof` plays docs/crash-matrix.md and kills at random; KILLS and SEED say how often and which, RESULTS names a
+file that keeps what came of it, for `python -m tests.matrix --write`.
 """
 
 import os
