@@ -127,6 +127,7 @@ run = Table(
     Column("turns", Integer, nullable=False),
     Column("input_tokens", BigInteger, nullable=False),
     Column("output_tokens", BigInteger, nullable=False),
+    Column("fingerprint", Words),  # of what there was when it ended: HEAD, diff, effects, answer
     Column("cli_version", Words),
     UniqueConstraint("ticket", "number"),
     Index(None, "session"),
@@ -169,6 +170,8 @@ question = Table(
     Column("text", Words, nullable=False),
     Column("answer", Words),
     Column("answered_by", Words),
+    Column("default_answer", Words),
+    Column("deadline_us", BigInteger),
     Column("asked_at_us", BigInteger, nullable=False),
     Column("answered_at_us", BigInteger),
     Column("run", Words, ForeignKey("run.id")),
@@ -223,6 +226,8 @@ queue = Table(  # one row, made by the first migration
     Column("reason", Words),
     Column("note", Words),
     Column("paused_by", Words),
+    Column("waits", Integer, nullable=False),  # pauses for the weather in a row
+    Column("probe", Words),  # the ticket that tries whether it is over
 )
 
 refusal = Table(  # what the source holds now that cannot become a ticket

@@ -21,7 +21,7 @@ def upgrade() -> None:
     _effect()
     _message()
     _question()
-    op.execute("INSERT INTO queue (id, seq) VALUES (1, 0)")
+    op.execute("INSERT INTO queue (id, seq, waits) VALUES (1, 0, 0)")
 
 
 def _epoch() -> None:
@@ -64,6 +64,8 @@ def _queue() -> None:
         sa.Column("reason", sa.Text()),
         sa.Column("note", sa.Text()),
         sa.Column("paused_by", sa.Text()),
+        sa.Column("waits", sa.Integer(), nullable=False),
+        sa.Column("probe", sa.Text()),
         sa.PrimaryKeyConstraint("id", name="pk_queue"),
     )
 
@@ -165,6 +167,7 @@ def _run() -> None:
         sa.Column("turns", sa.Integer(), nullable=False),
         sa.Column("input_tokens", sa.BigInteger(), nullable=False),
         sa.Column("output_tokens", sa.BigInteger(), nullable=False),
+        sa.Column("fingerprint", sa.Text()),
         sa.Column("cli_version", sa.Text()),
         sa.ForeignKeyConstraint(["session"], ["session.id"], name="fk_run_session"),
         sa.ForeignKeyConstraint(["ticket"], ["ticket.id"], name="fk_run_ticket"),
@@ -232,6 +235,8 @@ def _question() -> None:
         sa.Column("text", sa.Text(), nullable=False),
         sa.Column("answer", sa.Text()),
         sa.Column("answered_by", sa.Text()),
+        sa.Column("default_answer", sa.Text()),
+        sa.Column("deadline_us", sa.BigInteger()),
         sa.Column("asked_at_us", sa.BigInteger(), nullable=False),
         sa.Column("answered_at_us", sa.BigInteger()),
         sa.Column("run", sa.Text()),
