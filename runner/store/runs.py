@@ -57,6 +57,8 @@ class RunRow:
     turns: int
     input_tokens: int
     output_tokens: int
+    fingerprint: str | None
+    """Of what there was when it ended; None when nobody looked."""
     cli_version: str | None
 
 
