@@ -118,6 +118,7 @@ class Machine(RuleBasedStateMachine):
         self.handles: list[EffectRow] = []
         """What claims of effects returned."""
         self.paused = False
+        self.clock.now_us = Clock.now_us  # a game that is played again has to go the same way
         self.store.transact(_wipe)
         for home in HOMES:
             self.start(home)
@@ -545,7 +546,7 @@ class Machine(RuleBasedStateMachine):
 def _wipe(tx: Tx) -> None:
     for table in reversed(schema.metadata.sorted_tables):
         tx.connection.execute(table.delete())
-    tx.connection.execute(schema.queue.insert().values(id=1, seq=0))
+    tx.connection.execute(schema.queue.insert().values(id=1, seq=0, waits=0))
 
 
 def _log_claimed(tx: Tx, claim: Claim) -> None:

@@ -45,4 +45,4 @@ def test_a_taste_of_any_order(database: str) -> None:
 @pytest.mark.timeout(900)
 def test_any_order(database: str) -> None:
     """In many long games no order of steps breaks a promise of the store."""
-    play(database, games=60 if database.startswith("sqlite") else 20, steps=40)
+    play(database, games=200 if database.startswith("sqlite") else 60, steps=40)
