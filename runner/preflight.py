@@ -5,7 +5,7 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from runner import daemon
+from runner import daemon, machine
 from runner.config import Config, credential
 from runner.errors import RunnerError
 from runner.home import Home, Locked
@@ -30,6 +30,7 @@ def check(config: Config, environ: Mapping[str, str] = os.environ) -> Iterator[F
     """Look at everything that a start needs; each finding comes as soon as it is there."""
     looks: dict[str, Callable[[], str]] = {
         _STATE_DIRECTORY: lambda: _home(config),
+        "machine": lambda: _machine(config),
         "credential": lambda: credential(config, environ).found,
         "effects": lambda: _effects(config, environ),
         "claude code": lambda: _cli(config),
@@ -53,6 +54,15 @@ def _home(config: Config) -> str:
     home.prepare(config.repository_path)
     holder = home.holder()
     return str(home.path) if holder is None else f"{home.path}, held by the daemon with pid {holder or 'unknown'}"
+
+
+def _machine(config: Config) -> str:
+    room, floors = machine.look(config.state_directory), config.machine
+    short = machine.shortage(room, min_free_disk=floors.min_free_disk, min_free_memory=floors.min_free_memory)
+    if short is not None:
+        raise RunnerError(f"{short}; no ticket would be started")
+    told = {"disk": room.disk_bytes, "memory": room.memory_bytes}
+    return ", ".join(f"{what} {machine.shown(free)} free" for what, free in told.items() if free is not None)
 
 
 def _effects(config: Config, environ: Mapping[str, str]) -> str:

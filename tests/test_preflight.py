@@ -1,6 +1,7 @@
 """`check`: what a start needs is looked at, all of it, each with what was found, and nothing is changed by looking."""
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from runner.preflight import Finding
 from tests.shell import Shell, git
 
 KEY = "sk-ant-api03-made-up"
-NAMES = {"state directory", "credential", "claude code", "database", "repository"}
+NAMES = {"state directory", "machine", "credential", "claude code", "database", "repository"}
 CLI = "#!/bin/sh\n"
 
 
@@ -54,7 +55,8 @@ def test_all_is_well(shell: Shell) -> None:
     for _ in range(2):
         found = check(shell)
         assert wrong(found) == {}
-        assert {what: found[what].said for what in NAMES} == {
+        assert re.fullmatch(r"disk [\d.]+ .iB free, memory [\d.]+ .iB free", found["machine"].said)
+        assert {what: found[what].said for what in NAMES - {"machine"}} == {
             "state directory": str(shell.state),
             "credential": "$ANTHROPIC_API_KEY",
             "claude code": f"9.9.9 (Claude Code), {shell.place}/claude",
@@ -72,6 +74,16 @@ def test_everything_wrong_is_told_at_once(shell: Shell) -> None:
     assert said["credential"].startswith("no key for Claude: looked at $ANTHROPIC_API_KEY")
     assert f"{shell.place}/claude does not run" in said["claude code"]
     assert "has no branch 'trunk'; it has main" in said["repository"]
+
+
+def test_a_machine_below_a_floor_is_told(shell: Shell) -> None:
+    """Both floors are told with what is free and what to do, before any ticket has to wait for them."""
+    floors = '[machine]\nmin_free_disk = "1000 PiB"\nmin_free_memory = "1000 PiB"'
+    shell.configure(f'[agent]\ncli_path = "{shell.place}/claude"\n{floors}')
+    said = wrong(check(shell))
+    assert [*said] == ["machine"]
+    assert "machine.min_free_disk is 1000.0 PiB: make room" in said["machine"]
+    assert "machine.min_free_memory is 1000.0 PiB: end something" in said["machine"]
 
 
 def test_a_cli_without_the_right_to_run_is_told(shell: Shell) -> None:

@@ -8,6 +8,7 @@ from runner.config.file import find_config
 from runner.config.outside import Call, Effect, Notify
 from runner.config.schema import DATABASE_FILE, Agent, Clocks, Config, CredentialFile, Git, Limits
 from runner.config.template import template
+from runner.config.upkeep import Machine
 
 __all__ = [
     "DATABASE_FILE",
@@ -20,6 +21,7 @@ __all__ = [
     "Effect",
     "Git",
     "Limits",
+    "Machine",
     "Notify",
     "credential",
     "find_config",

@@ -30,6 +30,8 @@ _WORDS = {
     "path_type": "must be a path in quotes",
     "is_instance_of": "must be a path in quotes",
     "model_type": "must be a table",
+    "byte_size": 'must be a size, such as "2 GiB"',
+    "byte_size_unit": 'must be a size, such as "2 GiB"',
 }
 _BOUNDS = {"gt": "above", "ge": "at least", "le": "at most"}
 

@@ -17,6 +17,7 @@ from pydantic import Field, ValidationError, ValidationInfo, model_validator
 
 from runner.config.file import problems_of, read_toml
 from runner.config.outside import Effects, Notify
+from runner.config.upkeep import Machine
 from runner.config.values import (
     Commands,
     Count,
@@ -213,6 +214,7 @@ class Config(Section):
     agent: Agent = Agent()
     limits: Limits = Limits()
     clocks: Clocks = Clocks()
+    machine: Machine = Machine()
     git: Git = Git()
     credential: CredentialFile = CredentialFile()
     notify: Notify = Notify()

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from textwrap import wrap
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ByteSize
 from pydantic.fields import FieldInfo
 
 from runner.config.file import table_of
@@ -66,6 +66,8 @@ def _comment(text: str) -> Iterator[str]:
 
 def _toml(value: object) -> str:
     match value:
+        case ByteSize():
+            return f'"{value.human_readable(separator=" ")}"'
         case str():
             return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
         case Mapping():

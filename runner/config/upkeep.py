@@ -1,0 +1,21 @@
+"""What the daemon leaves free, and how long it keeps what is over.
+
+Each description is what `template` writes. Knows nothing of what the values are used for.
+"""
+
+from pydantic import ByteSize, Field
+
+from runner.config.values import Section
+
+
+class Machine(Section):
+    """What has to be free before a ticket is started; those that run go on. 0 is no floor."""
+
+    min_free_disk: ByteSize = Field(
+        default=ByteSize(1 << 30),
+        description="Bytes on the disk of the state directory, for a user who is not root.",
+    )
+    min_free_memory: ByteSize = Field(
+        default=ByteSize(512 << 20),
+        description="Bytes of memory, in the machine and in the unit's MemoryMax=.",
+    )

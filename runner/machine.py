@@ -1,0 +1,94 @@
+"""Door to the machine: what room is left on the disk of the home, and in memory.
+
+Invariant: what cannot be read is no shortage, so that an odd machine stops no queue.
+
+Knows /proc and control groups; does not know what is started, or when.
+"""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from pydantic import ByteSize
+
+_KIB = 1024
+_V2 = ("memory.max", "memory.current", "inactive_file")
+_V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What is free; None for what is not known."""
+
+    disk_bytes: int | None
+    """For a user who is not root."""
+    memory_bytes: int | None
+    """Without swapping: of the machine, or of the control group that has less."""
+
+
+def look(home: Path, *, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> Room:
+    """Return what room there is now for something that works in `home`."""
+    known = [free for free in (_available(proc), *_left_in_cgroups(proc, cgroups)) if free is not None]
+    return Room(_free(home), min(known, default=None))
+
+
+def shortage(room: Room, *, min_free_disk: int, min_free_memory: int) -> str | None:
+    """Return which floor the machine is below and what to do, None when it is below none; 0 is no floor."""
+    said = []
+    if room.disk_bytes is not None and room.disk_bytes < min_free_disk:
+        said.append(
+            f"{shown(room.disk_bytes)} of the disk are free and machine.min_free_disk is {shown(min_free_disk)}:"
+            " make room (`ticket-runner disk` shows what the state directory holds)"
+        )
+    if room.memory_bytes is not None and room.memory_bytes < min_free_memory:
+        said.append(
+            f"{shown(room.memory_bytes)} of memory are free and machine.min_free_memory is {shown(min_free_memory)}:"
+            " end something, or lower `concurrency`"
+        )
+    return "; ".join(said) or None
+
+
+def shown(size_bytes: int) -> str:
+    """Return a size for a person."""
+    return ByteSize(size_bytes).human_readable(separator=" ")
+
+
+def _free(place: Path) -> int | None:
+    with suppress(OSError):
+        return shutil.disk_usage(place).free
+    return None
+
+
+def _available(proc: Path) -> int | None:
+    with suppress(OSError, ValueError):
+        for line in (proc / "meminfo").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name == "MemAvailable":
+                return int(value.removesuffix("kB")) * _KIB
+    return None
+
+
+def _left_in_cgroups(proc: Path, cgroups: Path) -> Iterator[int | None]:
+    """Yield what our control group and those around it leave us; in a container some of them cannot be seen."""
+    with suppress(OSError, ValueError):
+        for line in (proc / "self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers and "memory" not in controllers.split(","):
+                continue
+            top, names = (cgroups / "memory", _V1) if controllers else (cgroups, _V2)
+            inside = PurePosixPath(path.removeprefix("/"))
+            for place in (inside, *inside.parents):
+                if ".." not in place.parts:
+                    yield _left(top / place, *names)
+
+
+def _left(cgroup: Path, limit: str, usage: str, cache: str) -> int | None:
+    """Return what may still be used of a limit; files that nobody uses now are given up for it."""
+    with suppress(OSError, ValueError):
+        at_most, used = int((cgroup / limit).read_text()), int((cgroup / usage).read_text())
+        pairs = (line.split() for line in (cgroup / "memory.stat").read_text().splitlines())
+        given_up = next((int(value) for name, value in pairs if name == cache), 0)
+        return max(at_most - used + given_up, 0)
+    return None
