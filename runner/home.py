@@ -12,7 +12,7 @@ import os
 import struct
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from pwd import getpwuid
@@ -137,12 +137,17 @@ class Home:
     def lock(self) -> Iterator[None]:
         """Hold the home, or raise `Locked` at once.
 
-        The descriptor is closed on exec: no child keeps the home held.
+        The directory is locked beside the file in it, which people remove to get rid of a lock. The descriptors are
+        closed on exec: no child keeps the home held.
         """
-        descriptor = os.open(self.lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
+        with ExitStack() as stack:
+            descriptor = os.open(self.lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            stack.callback(os.close, descriptor)
+            directory = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            stack.callback(os.close, directory)
             try:
                 fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _flock())
+                fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 if error.errno not in {errno.EAGAIN, errno.EACCES}:
                     raise
@@ -151,8 +156,6 @@ class Home:
             os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
             yield
             os.ftruncate(descriptor, 0)
-        finally:
-            os.close(descriptor)
 
     def holder(self) -> int | None:
         """Return the pid of the process that holds the home, 0 when it is not known, None when nobody does.

@@ -223,6 +223,17 @@ def test_a_lock_is_held_against_its_own_process(home: Home) -> None:
         assert stat.S_IMODE(home.lock_file.stat().st_mode) == 0o600
 
 
+def test_removing_the_file_does_not_let_a_second_daemon_in(home: Home) -> None:
+    """Who removes the lock's file to get rid of a lock does not get two daemons in one home."""
+    home.prepare()
+    with home.lock():
+        home.lock_file.unlink()
+        with pytest.raises(Locked, match="another process"), home.lock():
+            pass
+    with home.lock():
+        pass
+
+
 def test_a_child_does_not_inherit_the_lock(home: Home) -> None:
     """A process that was started while the home was held does not hold it, even with every descriptor passed on."""
     home.prepare()
