@@ -75,9 +75,3 @@ def bill_of(
         cut=result is None and (after.cut or asking),
     )
     return Bill(cost, len(after.usages))
-
-
-def day_start_us(now_us: int) -> int:
-    """Return when the UTC day of `now_us` began."""
-    day_us = 24 * 3600 * 1_000_000
-    return now_us - now_us % day_us

@@ -16,9 +16,10 @@ from typing import ParamSpec, TypeVar
 from anyio.to_thread import run_sync
 
 from runner import briefing, run, tools
-from runner.accounts import account, day_start_us
+from runner.accounts import account
 from runner.agent import Interrupted, Stop
 from runner.budget import Scarce
+from runner.days import next_day_us
 from runner.effects import Ledger
 from runner.errors import ConfigError
 from runner.events import Name, Value, finished_conversation
@@ -229,7 +230,7 @@ class _Claim:
             return self.held(Reason.BUDGET, note)
         now_us = await self.now_us()
         if scarce is Scarce.DAY:
-            until_us, note = day_start_us(now_us) + 24 * 3600 * _US, "the day's cap is spent"
+            until_us, note = next_day_us(now_us, self._config.zone), "the day's cap is spent"
         else:
             until_us, note = now_us + round(_RESERVED_WAIT_S * _US), "running tickets have the rest of the day's cap"
         return PutBack(self._token, Cause.ALLOWANCE, until_us, note)

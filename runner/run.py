@@ -16,11 +16,12 @@ from functools import partial
 from anyio.to_thread import run_sync
 
 from runner import agent, transcript
-from runner.accounts import Bill, bill_of, day_start_us
+from runner.accounts import Bill, bill_of
 from runner.agent import Stop, Tool
 from runner.budget import Scarce, allowance
 from runner.children import launch_variable
 from runner.config import Config
+from runner.days import day_start_us
 from runner.events import Name
 from runner.listener import Listener
 from runner.outcome import CLOCKS, RULES, Ending, Outcome, StoppedBy, classify
@@ -123,7 +124,7 @@ def _begin(
 ) -> RunRow | Scarce:
     """Give the run its allowance and write its session and its row, or say which cap forbids it."""
     ticket = row.ticket
-    day_spent, day_reserved = runs.day_money(tx, day_start_us(tx.now_us))
+    day_spent, day_reserved = runs.day_money(tx, day_start_us(tx.now_us, config.zone))
     given = allowance(
         ticket_cap=row.spec.budget_microusd or config.limits.ticket_microusd,
         ticket_spent=runs.spent(tx, ticket.id),

@@ -6,9 +6,10 @@ neither the SDK nor git.
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from types import MappingProxyType
 
+from runner.days import day_start_us
 from runner.store import Rx, effects, log, overview, questions, queue, runs, sessions, tickets
 from runner.store.effects import EffectRow
 from runner.store.overview import Line, Sums
@@ -61,10 +62,9 @@ class Details:
     events: list[log.Entry]
 
 
-def look(rx: Rx, *, states: Collection[State], since_us: int | None = None) -> Overview:
-    """Return the queue: tickets in `states`, and those that changed at `since_us` or later."""
-    day_start_us = rx.now_us - rx.now_us % (24 * 3600 * 1_000_000)
-    spent, reserved = runs.day_money(rx, day_start_us)
+def look(rx: Rx, *, zone: tzinfo, states: Collection[State], since_us: int | None = None) -> Overview:
+    """Return the queue: tickets in `states`, and those that changed at `since_us` or later; days are of `zone`."""
+    spent, reserved = runs.day_money(rx, day_start_us(rx.now_us, zone))
     return Overview(
         rx.now_us,
         overview.overview(rx, states=states, since_us=since_us),

@@ -2,9 +2,12 @@
 
 import os
 import re
+import subprocess
+import sys
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -223,6 +226,26 @@ def test_headers_are_for_a_url() -> None:
     """Headers without a URL that they could be sent to are refused."""
     (problem,) = problems('repository = "/r"\n[notify]\ncommand = "x"\nheaders_env = { X = "Y" }')
     assert problem == "a.toml: notify: has headers_env and no url that they are for"
+
+
+@pytest.mark.parametrize("name", ["Europe/Berlni", "Mars", "Europe", "/etc/localtime", "../UTC", "", "a\\u0000b"])
+def test_a_time_zone_has_a_name(name: str) -> None:
+    """Only the name of a time zone is taken, and one that is close to it is said."""
+    assert read('repository = "/r"\ntime_zone = "Africa/Cairo"').zone == ZoneInfo("Africa/Cairo")
+    (problem,) = problems(f'repository = "/r"\ntime_zone = "{name}"')
+    assert problem.startswith("a.toml: time_zone: is no name of an IANA time zone, ")
+    assert problem.endswith("did you mean Europe/Berlin?") or name != "Europe/Berlni"
+
+
+def test_time_zones_need_nothing_of_the_machine() -> None:
+    """Where the system has no time zones, as in a minimal container, they are known all the same."""
+    load = (
+        "from runner.config import Config\n"
+        "print(Config.model_validate({'repository': '/r', 'time_zone': 'Asia/Tokyo'}).zone)"
+    )
+    environment = os.environ | {"PYTHONTZPATH": ""}
+    done = subprocess.run([sys.executable, "-c", load], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "Asia/Tokyo"
 
 
 def test_a_day_may_be_unlimited() -> None:

@@ -104,6 +104,7 @@ def test_lock_satisfies_pyproject() -> None:
 def test_each_dependency_is_imported_and_each_import_declared() -> None:
     """What runner/ and tickets/ import from outside is what pyproject.toml declares, no less and no more."""
     declared = {canonicalize_name(Requirement(text).name) for text in PYPROJECT["project"]["dependencies"]}
+    declared -= {"tzdata"}  # what it holds is data, and zoneinfo finds it by itself
     imported = set()
     for path in SOURCES:
         for node in ast.walk(ast.parse(path.read_text())):

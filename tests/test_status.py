@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC
 from pathlib import Path
 
 import pytest
@@ -85,7 +86,7 @@ def test_a_long_reason_is_folded_on_a_terminal_only(place: Place) -> None:
     reason = " ".join(f"word{number}" for number in range(40))
     place.take("a", "b")
     place.store.transact(tickets.apply, "a", Parked(Reason.WORKTREE, reason))
-    view = place.store.read(look, states=[*State])
+    view = place.store.read(look, zone=UTC, states=[*State])
     on_terminal, in_pipe = (drawn(view, is_terminal) for is_terminal in (True, False))
     assert max(map(len, on_terminal)) <= 120
     assert [line.split()[0] for line in on_terminal[:2]] == ["ticket", "a"]
@@ -264,7 +265,7 @@ def statements(place: Place) -> int:
             seen.append(statement)
 
         event.listen(rx.connection, "before_cursor_execute", note)
-        look(rx, states=[*State])
+        look(rx, zone=UTC, states=[*State])
         look_at(rx, "a")
         event.remove(rx.connection, "before_cursor_execute", note)
 

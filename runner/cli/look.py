@@ -43,7 +43,8 @@ def status(
     since_us, loaded = _since_us(since), load(config)
     view = of.nothing()
     with nothing_is_fine(), reading(loaded) as store:
-        view = store.read(of.look, states=[*State] if done or since else of.OPEN, since_us=since_us)
+        states = [*State] if done or since else of.OPEN
+        view = store.read(of.look, zone=loaded.zone, states=states, since_us=since_us)
     view = replace(view, daemon=Home.of(loaded).holder())
     if as_json:
         typer.echo(render.to_json(view))

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Self
+from zoneinfo import ZoneInfo
 
 from platformdirs import user_state_path
 from pydantic import Field, ValidationError, ValidationInfo, model_validator
@@ -37,6 +38,7 @@ from runner.config.values import (
     Variable,
     Word,
     Words,
+    Zone,
     is_url,
     name_of,
     short_hash,
@@ -87,7 +89,7 @@ class Limits(Section):
     ticket_usd: Usd = Field(
         default=5.0, description="What a ticket may cost, over all its runs; a ticket may say budget_usd."
     )
-    day_usd: UsdCap = Field(default=50.0, description='What a UTC day may cost, over all tickets; or "unlimited".')
+    day_usd: UsdCap = Field(default=50.0, description='What a day may cost, over all tickets; or "unlimited".')
     attempts: Count = Field(
         default=3,
         description="Failures that a ticket caused itself until it is held. Overload, network and restarts are none.",
@@ -193,6 +195,10 @@ class Config(Section):
     )
     concurrency: Count = Field(default=2, description="Tickets that are worked on at the same time.")
     poll_s: Seconds = Field(default=5.0, description="Seconds between two looks at the queue.")
+    time_zone: Zone = Field(
+        default="UTC",
+        description="IANA time zone, as Europe/Berlin is, at whose midnight the day of limits.day_usd begins.",
+    )
     setup: Commands = Field(
         default=(),
         description="Shell commands in a new worktree, before the agent starts. Default: none.",
@@ -249,6 +255,11 @@ class Config(Section):
     def repository_path(self) -> Path | None:
         """Where the repository is, None when that is a URL."""
         return None if is_url(self.repository) else Path(self.repository)
+
+    @property
+    def zone(self) -> ZoneInfo:
+        """The zone whose days count."""
+        return ZoneInfo(self.time_zone)
 
     @model_validator(mode="before")
     @classmethod

@@ -6,10 +6,12 @@ Knows pydantic and no key.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, TypeVar
 from urllib.parse import urlsplit
+from zoneinfo import ZoneInfo, available_timezones
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
 
@@ -126,6 +128,16 @@ def _variable(value: str) -> str:
     return value
 
 
+def _zone(value: str) -> str:
+    try:
+        ZoneInfo(value)
+    except (LookupError, ValueError, OSError):  # not there; not a name; a directory of names
+        near = get_close_matches(value, available_timezones(), 1)
+        hint = f", did you mean {near[0]}?" if near else ", as Europe/Berlin is"
+        raise ValueError(f"is no name of an IANA time zone{hint}") from None
+    return value
+
+
 def _environment(value: dict[str, str]) -> dict[str, str]:
     for name, text in value.items():
         if not _VARIABLE.fullmatch(name):
@@ -186,6 +198,7 @@ Named = Annotated[dict[str, T], AfterValidator(_named)]
 Variable = Annotated[str, AfterValidator(_variable)]
 Variables = Annotated[tuple[Variable, ...], Field(strict=False)]
 Headers = Annotated[dict[str, str], AfterValidator(_headers)]
+Zone = Annotated[str, AfterValidator(_zone)]
 Environment = Annotated[dict[str, str], AfterValidator(_environment)]
 HttpUrl = Annotated[str, AfterValidator(_http_url)]
 DatabaseUrl = Annotated[str, AfterValidator(_database_url)]
