@@ -212,16 +212,22 @@ class _Claim:
         if ran.outcome is Outcome.BUDGET:
             spent = await self._write(runs.spent, self._id)
             cap = self._spec.budget_microusd or self._config.limits.ticket_microusd
-            where = f"the work so far is committed on {tree.branch} in {tree.path}"
-            try:
-                await self._commit(tree)
-            except (CommitRefused, WorktreeRefused, GitFailed) as error:
-                where = f"the work so far is in {tree.path}, not all of it committed: {error}"
+            where = await self._keep(tree)
             return f"spent ${spent / 1e6:.4f} of ${cap / 1e6:.4f}; {where}; `release --budget-usd` gives it more"
+        if ran.outcome is Outcome.LOOPED:
+            return self.note(f"{ran.ending.detail}; {await self._keep(tree)}")
         parts = [str(ran.outcome), ran.ending.detail]
         if ran.ending.result is not None and ran.ending.result.api_error_status is not None:
             parts.insert(1, f"HTTP {ran.ending.result.api_error_status}")
         return self.note(": ".join(part for part in parts if part))
+
+    async def _keep(self, tree: Tree) -> str:
+        """Commit the work so far, where git can, and say where it is."""
+        try:
+            await self._commit(tree)
+        except (CommitRefused, WorktreeRefused, GitFailed) as error:
+            return f"the work so far is in {tree.path}, not all of it committed: {error}"
+        return f"the work so far is committed on {tree.branch} in {tree.path}"
 
     async def _scarce(self, scarce: Scarce) -> Fact:
         if scarce is Scarce.TICKET:

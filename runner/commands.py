@@ -77,6 +77,7 @@ _NEXT: Mapping[Reason, str] = {
     Reason.BUDGET: "`ticket-runner release {id} --budget-usd N`",
     Reason.ATTEMPTS: "`ticket-runner retry {id}`",
     Reason.SESSION: "`ticket-runner retry {id} --fresh`",
+    Reason.LOOP: "mend what it runs into and `ticket-runner release {id}`, or `retry {id} --fresh`",
     Reason.WORKTREE: "mend it, then `ticket-runner release {id}`",
     Reason.CHECKS: "`ticket-runner retry {id}`, or mend it and `release`",
     Reason.DELIVERY: "mend it, then `ticket-runner release {id}`",

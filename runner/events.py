@@ -81,6 +81,7 @@ class Name(StrEnum):
     RUN_ENDED = "run.ended"
     AGENT_STARTED = "agent.started"
     AGENT_STALLED = "agent.stalled"
+    AGENT_LOOPED = "agent.looped"
     AGENT_RETRIED = "agent.retried"
     AGENT_LIMITED = "agent.limited"
     AGENT_FINISHED = "agent.finished"

@@ -1,18 +1,38 @@
 """Puts what an agent does into the log, as it does it.
 
 What a tool is about to do is committed before it runs. A claim that is lost raises
-here, and that ends the run.
+here, and that ends the run. So does an agent that goes round in circles.
 """
+
+from dataclasses import dataclass
 
 from anyio.to_thread import run_sync
 
 from runner import processes
-from runner.agent import ApiRetried, Message, RateLimited, Said, Started, ToolEnded, ToolStarted
+from runner.agent import ApiRetried, Call, Message, RateLimited, Said, Started, ToolEnded, ToolStarted
 from runner.events import Name, Value
+from runner.loops import Calls
+from runner.outcome import StoppedBy
 from runner.parts import Parts, log_claimed, reap
 from runner.session import Plan
 from runner.store import runs, sessions
 from runner.store.tickets import Row
+
+_FIRST_CHARS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A call that failed in the same way again and again, with nothing else that worked between."""
+
+    tool: str
+    summary: str
+    error: str
+    times: int
+
+    def __str__(self) -> str:
+        call = f"{self.tool}: {self.summary}" if self.summary else self.tool
+        return f"`{call}` failed {self.times} times in a row in the same way: {self.error}"
 
 
 class Listener:
@@ -21,7 +41,12 @@ class Listener:
     def __init__(self, parts: Parts, row: Row, run: str, plan: Plan) -> None:
         self._parts, self._row, self._run, self._plan = parts, row, run, plan
         self._confirmed = self._ending = False
+        self._calls: dict[str, Call] = {}
+        self._summaries: dict[str, str] = {}
+        self._failing = Calls()
         self.cli_version: str | None = None
+        self.loop: Loop | None = None
+        """Why this ended the run, None when it did not."""
 
     async def end_processes(self) -> None:
         """Take the one stop path."""
@@ -30,10 +55,34 @@ class Listener:
 
     async def before_tool(self, tool: ToolStarted) -> None:
         """Save that a tool begins, before it does: after a crash in it, whoever comes next knows."""
+        self._summaries[tool.tool_use_id] = tool.summary
         await self._log(Name.TOOL_STARTED, tool_use_id=tool.tool_use_id, tool=tool.name, summary=tool.summary)
 
-    async def on_message(self, message: Message) -> None:
-        """Save what is worth knowing later."""
+    async def on_message(self, message: Message) -> StoppedBy | None:
+        """Save what is worth knowing later; say so when it is the same failure once too often."""
+        await self._save(message)
+        match message:
+            case Said(calls=calls):
+                self._calls |= {call.tool_use_id: call for call in calls}
+            case ToolEnded():
+                return self._judge(message)
+            case _:
+                pass
+        return None
+
+    def _judge(self, ended: ToolEnded) -> StoppedBy | None:
+        call, summary = self._calls.pop(ended.tool_use_id, None), self._summaries.pop(ended.tool_use_id, "")
+        if not ended.is_error:
+            self._failing.succeeded()
+        elif call is not None and not self._ending:
+            times = self._failing.failed(call.digest, ended.error)
+            if times >= self._parts.config.limits.same_error:
+                first = next(iter(ended.error.strip().splitlines()), "")
+                self.loop = Loop(call.name, summary, first[:_FIRST_CHARS], times)
+                return StoppedBy.LOOP
+        return None
+
+    async def _save(self, message: Message) -> None:
         match message:
             case Started(_, cli_version, model):
                 self.cli_version = cli_version

@@ -31,6 +31,8 @@ class StoppedBy(StrEnum):
     """The whole run took too long."""
     LINGER = "linger"
     """The result was there and the process did not go."""
+    LOOP = "loop"
+    """The same call failed in the same way again and again."""
 
 
 class Trouble(StrEnum):
@@ -93,6 +95,7 @@ class Outcome(StrEnum):
     TURNS = "turns"
     SESSION_OVER = "session_over"
     STALLED = "stalled"
+    LOOPED = "looped"
     NEVER_STARTED = "never_started"
     STOPPED = "stopped"
     KILLED = "killed"
@@ -139,6 +142,7 @@ RULES: Mapping[Outcome, Rule] = {
     Outcome.TURNS: Rule(Next.AGAIN),
     Outcome.SESSION_OVER: Rule(Next.AGAIN, closes_session=True),
     Outcome.STALLED: Rule(Next.AGAIN),
+    Outcome.LOOPED: Rule(Next.HOLD, hold=Reason.LOOP),
     Outcome.NEVER_STARTED: Rule(Next.WAIT),
     Outcome.STOPPED: Rule(Next.LEAVE),
     Outcome.KILLED: Rule(Next.AGAIN),
@@ -175,6 +179,8 @@ def classify(end: Ending) -> Outcome:
         return _from_result(end, end.result)
     if end.stopped_by in _OUR_CLOCKS:
         return Outcome.STALLED if end.confirmed else Outcome.NEVER_STARTED
+    if end.stopped_by is StoppedBy.LOOP:
+        return Outcome.LOOPED
     if end.stopped_by is not None and end.stopped_by is not StoppedBy.LINGER:
         return Outcome.STOPPED
     if end.exit_code is not None and (end.exit_code < 0 or end.exit_code > 128):  # noqa: PLR2004  # a shell's way to say a signal

@@ -109,11 +109,13 @@ async def _run(parts: Parts, row: Row, tree: Tree, plan: Plan, brief: Brief, sto
         before_tool=listener.before_tool,
         on_message=listener.on_message,
     )
+    if listener.loop is not None:
+        ending = replace(ending, detail=str(listener.loop))
     asking = await parts.store.write(log.may_be_asking, begun.id)
     bill = await run_sync(partial(bill_of, parts.home.claude, tree.path, begun, ending, asking=asking))
     ran = Ran(begun.id, classify(ending), ending, bill)
     account = "" if ending.result is None else parts.redactor.text(ending.result.text)
-    if not await parts.store.write(_end, row=row, run=begun, ran=ran, cli=listener.cli_version, account=account):
+    if not await parts.store.write(_end, row=row, run=begun, ran=ran, listener=listener, account=account):
         stop.set(StoppedBy.LOST)
         return replace(ran, outcome=Outcome.STOPPED)
     return ran
@@ -159,7 +161,7 @@ def _begin(
     )
 
 
-def _end(tx: Tx, *, row: Row, run: RunRow, ran: Ran, cli: str | None, account: str) -> bool:
+def _end(tx: Tx, *, row: Row, run: RunRow, ran: Ran, listener: Listener, account: str) -> bool:
     """Save how a run ended; return False when the claim is not ours any more (the money is saved all the same)."""
     runs.end_run(
         tx,
@@ -168,12 +170,14 @@ def _end(tx: Tx, *, row: Row, run: RunRow, ran: Ran, cli: str | None, account: s
         cost=ran.bill.cost,
         turns=ran.bill.turns,
         result=ran.ending.result,
-        cli_version=cli,
+        cli_version=listener.cli_version,
     )
     if not tickets.is_claimed(tx, row.ticket.id, row.ticket.token):
         return False
     if ran.ending.stopped_by in CLOCKS:
         tx.log(row.ticket.id, Name.AGENT_STALLED, run=run.id, clock=str(ran.ending.stopped_by))
+    if ran.outcome is Outcome.LOOPED and listener.loop is not None:
+        tx.log(row.ticket.id, Name.AGENT_LOOPED, run=run.id, tool=listener.loop.tool, times=listener.loop.times)
     if RULES[ran.outcome].closes_session:
         sessions.close_session(tx, run.session, str(ran.outcome))
     if ran.outcome is Outcome.FINISHED:

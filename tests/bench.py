@@ -29,7 +29,7 @@ from runner.offline import (
     Text,
     ToolUse,
 )
-from runner.outcome import Ending
+from runner.outcome import Ending, StoppedBy
 from runner.processes import Cookie
 
 T = TypeVar("T")
@@ -86,7 +86,7 @@ class Bench:
     messages: list[Message] = field(default_factory=list)
     tools: list[ToolStarted] = field(default_factory=list)
     before: Callable[[ToolStarted], Awaitable[None]] | None = None
-    on: Callable[[Message], Awaitable[None]] | None = None
+    on: Callable[[Message], Awaitable[StoppedBy | None]] | None = None
     stop: Stop = field(default_factory=Stop)
 
     @property
@@ -148,11 +148,10 @@ class Bench:
         if self.before is not None:
             await self.before(tool)
 
-    async def on_message(self, message: Message) -> None:
+    async def on_message(self, message: Message) -> StoppedBy | None:
         """Remember the message."""
         self.messages.append(message)
-        if self.on is not None:
-            await self.on(message)
+        return None if self.on is None else await self.on(message)
 
     async def run(self, options: Options, prompt: str = "Do it.", *, clocks: Clocks = CLOCKS) -> Ending:
         """Converse, and prove that nothing is left of it."""

@@ -38,6 +38,7 @@ class Reason(StrEnum):
     BUDGET = "budget"
     ATTEMPTS = "attempts"
     SESSION = "session"
+    LOOP = "loop"
     WORKTREE = "worktree"
     CHECKS = "checks"
     DELIVERY = "delivery"

@@ -10,6 +10,7 @@ from runner.agent.conversation import Interrupted, Stop, converse
 from runner.agent.words import (
     Answer,
     ApiRetried,
+    Call,
     Clocks,
     Heard,
     Message,
@@ -26,6 +27,7 @@ from runner.agent.words import (
 __all__ = [
     "Answer",
     "ApiRetried",
+    "Call",
     "Clocks",
     "Heard",
     "Interrupted",

@@ -75,7 +75,7 @@ async def converse(
     stop: Stop,
     end_processes: Callable[[], Awaitable[None]],
     before_tool: Callable[[ToolStarted], Awaitable[None]],
-    on_message: Callable[[Message], Awaitable[None]],
+    on_message: Callable[[Message], Awaitable[StoppedBy | None]],
 ) -> Ending:
     """Run the CLI once, to its end, and say how it ended.
 
@@ -91,7 +91,8 @@ async def converse(
             also when nothing is left to end.
         before_tool: Awaited before a tool runs; when it raises, the tool does not run and the model is told that it
             failed.
-        on_message: Awaited for each message, in order; what it raises ends the processes and is raised.
+        on_message: Awaited for each message, in order; what it returns is why the run is ended now, and what it raises
+            ends the processes and is raised.
 
     Raises:
         Exception: What `on_message` or `end_processes` raises, as it is.
@@ -116,9 +117,11 @@ class _Run:
     stop: Stop
     end_processes: Callable[[], Awaitable[None]]
     before_tool: Callable[[ToolStarted], Awaitable[None]]
-    on_message: Callable[[Message], Awaitable[None]]
+    on_message: Callable[[Message], Awaitable[StoppedBy | None]]
     error: Exception | None = None
     """What `on_message` or `end_processes` raised."""
+    enough: StoppedBy | None = None
+    """Why `on_message` ends the run."""
     heard: bool = False
     tools: set[str] = field(default_factory=set)
     """Ids of the calls that run now."""
@@ -165,7 +168,7 @@ class _Run:
             self.end, messages = sdk.understand(frame, self.end, self.options.session_id)
             for message in messages:
                 self.heed(message)
-                await self.tell(message)
+                await self.tell(self.bounded(message))
             if not messages and self.heard_at >= self.told_at + _HEARD_S:
                 await self.tell(Heard())
         self.end = replace(self.end, exit_code=0)
@@ -179,13 +182,17 @@ class _Run:
             case _:
                 pass
 
+    def bounded(self, message: Message) -> Message:
+        return replace(message, error=self.cut(message.error, _TEXT)) if isinstance(message, ToolEnded) else message
+
     async def tell(self, message: Message) -> None:
         self.told_at = anyio.current_time()
         if self.error is None:
             try:
-                await self.on_message(message)
+                self.enough = await self.on_message(message) or self.enough
             except Exception as error:  # noqa: BLE001  raised again when the processes are gone
                 self.error = error
+            if self.enough or self.error:
                 self.moved.set()
 
     async def start_tool(self, tool: ToolStarted) -> None:
@@ -220,8 +227,8 @@ class _Run:
         if self.error is not None or self.end.trouble is not None:
             return 0
         left_s, reason = self.next_clock()
-        if self.stop.reason is not None:
-            left_s, reason = 0, self.stop.reason if self.end.result is None else StoppedBy.LINGER
+        if (asked := self.stop.reason or self.enough) is not None:
+            left_s, reason = 0, asked if self.end.result is None else StoppedBy.LINGER
         if left_s <= 0:
             self.end = replace(self.end, stopped_by=reason)
             self.note = f"stopped by us: {reason}"

@@ -6,6 +6,7 @@ hooks or MCP servers reaches it.
 Knows the SDK and what its CLI does with an option. Does not decide when a run ends.
 """
 
+import hashlib
 import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -30,6 +31,7 @@ from claude_agent_sdk import (
     SystemMessage,
     TextBlock,
     ToolResultBlock,
+    ToolUseBlock,
     UserMessage,
     create_sdk_mcp_server,
     query,
@@ -39,6 +41,7 @@ from claude_agent_sdk import Message as Frame
 from runner.agent.words import (
     SERVER,
     ApiRetried,
+    Call,
     Message,
     Options,
     RateLimited,
@@ -174,7 +177,8 @@ def understand(frame: Frame, end: Ending, expected_session: str) -> tuple[Ending
             return replace(end, api_error=frame.error or end.api_error), []
         case AssistantMessage():
             text = "\n".join(block.text for block in frame.content if isinstance(block, TextBlock))
-            return replace(end, confirmed=True), [Said(frame.message_id or "", text, frame.uuid or "")]
+            calls = tuple(_call(block) for block in frame.content if isinstance(block, ToolUseBlock))
+            return replace(end, confirmed=True), [Said(frame.message_id or "", text, frame.uuid or "", calls)]
         case UserMessage(content=list(blocks)):
             return end, [_ended(block) for block in blocks if isinstance(block, ToolResultBlock)]
         case ResultMessage():
@@ -226,9 +230,14 @@ def _retried(data: Mapping[str, Any]) -> ApiRetried:
     )
 
 
+def _call(block: ToolUseBlock) -> Call:
+    asked = json.dumps([block.name, block.input], sort_keys=True)
+    return Call(block.id, block.name, hashlib.sha256(asked.encode()).hexdigest())
+
+
 def _ended(block: ToolResultBlock) -> ToolEnded:
-    size = len(block.content) if isinstance(block.content, str) else len(json.dumps(block.content))
-    return ToolEnded(block.tool_use_id, bool(block.is_error), size)
+    said = block.content if isinstance(block.content, str) else json.dumps(block.content)
+    return ToolEnded(block.tool_use_id, bool(block.is_error), len(said), said if block.is_error else "")
 
 
 def _result(data: Mapping[str, Any]) -> Result:

@@ -83,12 +83,22 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
+class Call:
+    """A tool that the model wants: `digest` is the same for the same tool and input."""
+
+    tool_use_id: str
+    name: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
 class Said:
     """A block of a real answer of the model; `text` is "" when it calls a tool or thinks."""
 
     message_id: str
     text: str
     uuid: str
+    calls: tuple[Call, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +117,8 @@ class ToolEnded:
     tool_use_id: str
     is_error: bool
     size_chars: int
+    error: str = ""
+    """What it said, if that is an error; bounded."""
 
 
 @dataclass(frozen=True, slots=True)

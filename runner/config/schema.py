@@ -94,6 +94,12 @@ class Limits(Section):
         default=3,
         description="Failures that a ticket caused itself until it is held. Overload, network and restarts are none.",
     )
+    same_error: Count = Field(
+        default=20,
+        ge=2,
+        description="Failures of one tool call, each time with the same input and error and with nothing that worked"
+        " between, until the ticket is held.",
+    )
     effects: Count = Field(default=20, description="Effects that a ticket may ask for, over all its rounds.")
     setup_s: Seconds = Field(default=600.0, description="Seconds for each setup command.")
     verify_s: Seconds = Field(default=1800.0, description="Seconds for each verify command.")

@@ -1,0 +1,44 @@
+"""Tickets that go round in circles, with the real CLI: stopped or held with what shows it, and their work kept."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from runner.events import Name
+from tests.daemons import Site, bash, say
+
+pytestmark = pytest.mark.timeout(120)  # several runs, each with the real CLI
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    """A site whose model has nothing to say yet."""
+    with Site.at(tmp_path) as site:
+        yield site
+
+
+def test_a_call_that_fails_again_and_again_ends_its_run(site: Site) -> None:
+    """The same call is stopped at its third failure in a row, not one with work between, and what was made is kept."""
+    site.configure(limits={"same_error": 3})
+    fails = bash("echo no such thing >&2; exit 3")
+    site.plays(
+        *(fails, bash("echo one > one.txt"), fails, bash("false")),
+        *(fails, fails, bash("sleep 60")),
+    )
+    site.add("t")
+    assert site.works_once() == 4
+    shown = site.show("t")
+    assert (shown.ticket.state, shown.ticket.reason, shown.ticket.attempts) == ("held", "loop", 0)
+    assert shown.kinds == [("first", "looped")]
+    assert "`Bash: echo no such thing >&2; exit 3` failed 3 times in a row in the same way: Exit code 3" in shown.why
+    assert "is committed on ticket/t" in shown.why
+    (looped,) = [event for event in site.log("t") if event.name is Name.AGENT_LOOPED]
+    assert looped.payload == {"tool": "Bash", "times": 3}
+    assert len(site.calls) <= 7, "what was on its way when the third failure was heard, and no more"
+    assert Site.run_git(site.worktree("t"), "log", "--format=%s", f"{shown.row.base_sha}..") == "Work on t"
+
+    site.plays(say("Enough."))
+    site.tell("release", "t")
+    assert site.works_once() == 0
+    assert site.show("t").kinds[1:] == [("resumed", "finished")]
