@@ -10,7 +10,7 @@ from runner import tools
 from runner.effects import Ledger
 from runner.lines import FailedLine
 from runner.parts import Parts
-from runner.prompt import Handover, first, fix, fresh, resumed, rules
+from runner.prompt import Handover, by_default, first, fix, fresh, resumed, rules
 from runner.run import Brief
 from runner.session import Kind, Plan
 from runner.store import effects, log, questions
@@ -78,4 +78,7 @@ async def _handover(parts: Parts, row: Row, tree: Tree) -> Handover:
 
 
 def _pairs(answered: Iterable[Question]) -> tuple[tuple[str, str], ...]:
-    return tuple((question.text, question.answer or "") for question in answered)
+    return tuple(
+        (question.text, by_default(question.answer or "") if question.is_by_default else question.answer or "")
+        for question in answered
+    )

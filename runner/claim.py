@@ -130,7 +130,7 @@ class _Claim:
     async def _waits_for_a_person(self) -> Fact | None:
         """Settle the ticket's effects, and hold it for a question or an effect that only a person can settle."""
         if open_questions := await self._write(questions.open_questions, self._id):
-            return self.held(Reason.QUESTION, "\n\n".join(question.text for question in open_questions))
+            return self.held(Reason.QUESTION, "\n\n".join(map(tools.asked, open_questions)))
         with self._stop.interrupts():
             open_effects = await self._ledger.settle_ticket(self._id)
         for reason, waits in (

@@ -109,6 +109,11 @@ def rules(spec: Spec, *, branch: str, verify: Sequence[str], instructions: str |
     return text.encode(errors="replace")[:RULES_LIMIT].decode(errors="ignore")
 
 
+def by_default(answer: str) -> str:
+    """Return the answer to a question that nobody answered by its deadline."""
+    return f"Nobody answered in time, so the default that you gave is taken: {answer}"
+
+
 def _new_answers(answers: Sequence[tuple[str, str]]) -> str:
     if len({answer for _, answer in answers}) == 1:
         return "Your question has an answer:\n\n" + answers[0][1]

@@ -21,6 +21,7 @@ from runner.status import Details, Overview, clock, why
 from runner.store.effects import EffectRow
 from runner.store.log import Entry
 from runner.store.overview import Line, Sums
+from runner.store.questions import Question
 from runner.store.runs import RunRow
 from tickets.ticket import State
 
@@ -98,7 +99,7 @@ def details(view: Details, console: Console) -> None:
     if view.questions:
         console.print("\nquestions", style="bold")
     for question in view.questions:
-        console.print(shown(f"  {question.text}\n    -> {question.answer or '(no answer yet)'}"))
+        console.print(shown(f"  {question.text}\n    -> {_answer(question)}"))
     if view.effects:
         console.print("\neffects", style="bold")
         effects(view.effects, console)
@@ -217,6 +218,14 @@ def _runs(runs: Iterable[RunRow]) -> Table:
             shown(run.cli_version or ""),
         )
     return table
+
+
+def _answer(question: Question) -> str:
+    if question.answer is not None:
+        return f"{question.answer} (by {question.answered_by})"
+    if question.deadline_us is None:
+        return "(no answer yet)"
+    return f"(no answer yet; at {clock(question.deadline_us)} the default is taken: {question.default_answer})"
 
 
 def _told(event: Event) -> str:

@@ -29,7 +29,7 @@ from runner.outcome import StoppedBy
 from runner.parts import Parts, reap
 from runner.reports import Told
 from runner.signals import Ladder
-from runner.store import StoreUnavailable, Tx, queue, tickets
+from runner.store import StoreUnavailable, Tx, questions, queue, tickets
 from runner.store.tickets import Row
 from runner.worktree import BaseMissing, RepositoryDenied, RepositoryUnreachable
 from tickets.source import Refused, Source
@@ -148,10 +148,12 @@ class Supervisor:
 
     async def _turn(self, claims: TaskGroup, ledger: Ledger) -> float | None:
         """Take in and start what can be; return how long to sleep at most, None when the work is over."""
+        if not self.draining:
+            self.mirror.changed(*await self.parts.store.write(questions.answer_overdue, self.parts.home.name))
         await self.mirror.converge()
         await ledger.perform_due()
         ripens_in_s = None if self.draining else await self._take_in()
-        while not self.draining and len(self.stops) < self.parts.config.concurrency:
+        while not (self.draining or self._is_full):
             row = await self._claim()
             if row is None:
                 break
@@ -162,6 +164,10 @@ class Supervisor:
         if self.once and ripens_in_s is None and not (self.stops or ledger.is_busy or self.mirror.is_behind):
             return None
         return min(await self._until_due_s(), ripens_in_s if ripens_in_s is not None else self.parts.config.poll_s)
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self.stops) >= self.parts.config.concurrency
 
     async def _claim(self) -> Row | None:
         return await self.parts.store.write(
@@ -174,12 +180,15 @@ class Supervisor:
         )
 
     async def _until_due_s(self) -> float:
-        def until(tx: Tx) -> float:
-            due_us = tickets.next_due_us(tx, self.parts.home.name)
-            return self.parts.config.poll_s if due_us is None else max((due_us - tx.now_us) / 1e6, 0.05)
+        poll_s, home, is_full = self.parts.config.poll_s, self.parts.home.name, self._is_full
 
-        due_s = await self.parts.store.write(until)
-        return self.parts.config.poll_s if len(self.stops) >= self.parts.config.concurrency else due_s
+        def until(tx: Tx) -> float:
+            claim_us = None if is_full else tickets.next_due_us(tx, home)
+            answer_us = None if self.draining else questions.next_deadline_us(tx, home)
+            dues_us = [due_us for due_us in (claim_us, answer_us) if due_us is not None]
+            return max((min(dues_us) - tx.now_us) / 1e6, 0.05) if dues_us else poll_s
+
+        return await self.parts.store.write(until)
 
     async def _take_in(self) -> float | None:
         """Save what is new in the source; return when something still being written can be looked at again."""

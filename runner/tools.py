@@ -16,8 +16,10 @@ from runner.config import Config, Effect
 from runner.effects import Ledger, effect_key
 from runner.events import Value
 from runner.redact import Redactor
+from runner.status import clock
 from runner.store import Store, questions
 from runner.store.effects import EffectRow, EffectState, TooManyEffects, Verdict, Wish
+from runner.store.questions import Question
 from runner.store.tickets import Row
 
 _OPERATION = {
@@ -26,6 +28,22 @@ _OPERATION = {
     "description": "A name of your choice for this one effect, the same each time you ask for the same thing.",
 }
 _TEXT_CHARS = 64 * 1024
+_DEFAULT = {
+    "type": "object",
+    "description": "What you will go by if nobody answers in time. Leave it out where only a person may decide.",
+    "properties": {
+        "answer": {"type": "string", "minLength": 1, "maxLength": _TEXT_CHARS},
+        "deadline_minutes": {
+            "type": "integer",
+            "minimum": 1,
+            "maximum": 525_600,
+            "description": "How long to wait for a person. Default: as the people behind the ticket have set it.",
+        },
+    },
+    "required": ["answer"],
+    "additionalProperties": False,
+}
+"""A deadline is part of a default, so that there is none without."""
 
 
 def tools_of(
@@ -41,7 +59,7 @@ def tools_of(
         row: The ticket as claimed.
         redactor: Keeps known secrets out of what is published.
     """
-    desk = _Desk(run, store, ledger, row, redactor)
+    desk = _Desk(run, store, ledger, row, redactor, config.limits.question_deadline_s)
     comment = Tool(
         "comment",
         "Publish a comment on the ticket. Asked twice for one operation, it is published once.",
@@ -52,7 +70,10 @@ def tools_of(
         "ask",
         "Ask the people behind the ticket what you cannot find out or decide yourself. Your run ends with it and goes "
         "on in this conversation when there is an answer: ask everything at once.",
-        _schema({"question": {"type": "string", "minLength": 1, "maxLength": _TEXT_CHARS}}),
+        _schema(
+            {"question": {"type": "string", "minLength": 1, "maxLength": _TEXT_CHARS}, "default": _DEFAULT},
+            frozenset({"default"}),
+        ),
         desk.ask,
     )
     configured = (
@@ -65,8 +86,11 @@ def tools_of(
 class _Desk:
     """Takes a run's wishes."""
 
-    def __init__(self, run: str, store: Store, ledger: Ledger, row: Row, redactor: Redactor) -> None:
+    def __init__(
+        self, run: str, store: Store, ledger: Ledger, row: Row, redactor: Redactor, deadline_s: float | None
+    ) -> None:
         self._run, self._store, self._ledger, self._row, self._redactor = run, store, ledger, row, redactor
+        self._deadline_s = deadline_s
 
     async def comment(self, arguments: Mapping[str, object]) -> Answer:
         body = self._redactor.text(str(arguments["body"]))
@@ -78,10 +102,18 @@ class _Desk:
         return await self._request(name, operation, payload, needs_approval=effect.approval)
 
     async def ask(self, arguments: Mapping[str, object]) -> Answer:
-        text = self._redactor.text(str(arguments["question"]))
-        ticket = self._row.ticket
-        await self._store.write(questions.ask, ticket.id, ticket.token, text, run=self._run)
-        return Answer("Your question is saved. You go on in this conversation when it is answered.", end_run=True)
+        text, default = self._redactor.text(str(arguments["question"])), None
+        deadlines_s = [] if self._deadline_s is None else [self._deadline_s]
+        if isinstance(given := arguments.get("default"), Mapping):
+            default = self._redactor.text(str(given["answer"]))
+            deadlines_s += [minutes * 60.0] if isinstance(minutes := given.get("deadline_minutes"), int) else []
+        ticket, deadline_s = self._row.ticket, min(deadlines_s, default=None)
+        deadline_us = await self._store.write(
+            questions.ask, ticket.id, ticket.token, text, run=self._run, default=default, deadline_s=deadline_s
+        )
+        or_then = "" if deadline_us is None else f", at {clock(deadline_us)} with your default"
+        saved = f"Your question is saved. You go on in this conversation when it is answered{or_then}."
+        return Answer(saved, end_run=True)
 
     async def _request(
         self, kind: str, operation: str, payload: Mapping[str, Value], *, needs_approval: bool = False
@@ -140,6 +172,15 @@ def summary(row: EffectRow) -> str:
     state = "outcome unknown" if row.is_unknown else "waits for approval" if row.waits_for_approval else str(row.state)
     outcome = re.sub(r"\s+", " ", row.outcome or "")[:300]
     return f"{row.operation}: {state}{f' ({outcome})' if outcome else ''}"
+
+
+def asked(question: Question) -> str:
+    """Return an open question as a person is told of it."""
+    if question.default_answer is None:
+        return question.text
+    default = re.sub(r"\s+", " ", question.default_answer)[:300]
+    until = "" if question.deadline_us is None else f", taken at {clock(question.deadline_us)}"
+    return f"(default answer{until}: {default}) {question.text}"
 
 
 def _schema(properties: Mapping[str, object], optional: frozenset[str] = frozenset()) -> dict[str, object]:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pydantic import JsonValue
 
 from runner.events import Name
 from runner.offline import Reply, ToolUse, final_text_of
@@ -22,9 +23,10 @@ def site(tmp_path: Path) -> Iterator[Site]:
         yield site
 
 
-def ask(question: str) -> ToolUse:
-    """Return a call that asks."""
-    return ToolUse("mcp__runner__ask", {"question": question})
+def ask(question: str, **default: JsonValue) -> ToolUse:
+    """Return a call that asks, with a default answer if there is one."""
+    arguments: dict[str, JsonValue] = {"question": question}
+    return ToolUse("mcp__runner__ask", arguments | ({"default": default} if default else {}))
 
 
 def test_questions_wait_for_one_answer(site: Site) -> None:
@@ -115,3 +117,31 @@ def test_an_answer_at_any_moment_lets_the_ticket_go_on(site: Site) -> None:
         assert (shown.kinds, shown.ticket.attempts) == ([("first", "orphaned"), ("resumed", "finished")], 0)
         assert "Your question has an answer:\n\nBlue." in "".join(site.calls[asked].last_user_texts)
         assert len(site.calls) == asked + 1
+
+
+def test_a_deadline_wakes_the_daemon(site: Site) -> None:
+    """A default is taken at its deadline, not at the next look at the queue, and its session hears that it was."""
+    site.configure(poll_s=600, limits={"question_deadline_s": 3})
+    site.plays(
+        Reply((ask(SIZE, deadline_minutes=5),)),
+        Reply((ask(COLOUR, answer="Red.", deadline_minutes=5),)),
+        bash("echo red > red.txt"),
+        say("It is red."),
+    )
+    site.add("t")
+    site.start()
+    site.wait_for(Name.TICKET_HELD, "t")
+    shown = site.show("t")
+    if shown.ticket.state == "held":  # on a slow machine the deadline may be over
+        assert "taken at " in shown.why
+        assert "the default is taken: Red." in site.tell("show", "t")
+    site.wait_for(Name.TICKET_FINISHED, "t")
+    assert [event.payload for event in site.log("t") if event.name is Name.QUESTION_ANSWERED] == [
+        {"questions": 1, "by": "deadline"}
+    ]
+    heard = "Your question has an answer:\n\nNobody answered in time, so the default that you gave is taken: Red."
+    assert len([call for call in site.calls if heard in "".join(call.last_user_texts)]) == 1
+    refused = next(call for call in site.calls if call.turn == 1)
+    assert "answer" in final_text_of(refused.body)
+    assert [kind for kind, _ in site.show("t").kinds] == ["first", "resumed"]
+    assert "Red. (by deadline)" in site.tell("show", "t")

@@ -101,6 +101,12 @@ class Limits(Section):
         " between, until the ticket is held.",
     )
     effects: Count = Field(default=20, description="Effects that a ticket may ask for, over all its rounds.")
+    question_deadline_s: Seconds | None = Field(
+        default=None,
+        description="Seconds that a question waits at most if the agent gave a default answer with it, which is taken"
+        " then. One without waits for a person. Default: as the agent says.",
+        examples=[28_800.0],
+    )
     setup_s: Seconds = Field(default=600.0, description="Seconds for each setup command.")
     verify_s: Seconds = Field(default=1800.0, description="Seconds for each verify command.")
 
