@@ -5,19 +5,18 @@ transaction of whoever may write. A running ticket is never changed under its
 claim: it is asked to stop, and the claim reports when nothing of it is left.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 from runner.errors import RunnerError, UsageError
 from runner.store import Tx, effects, questions, queue, runs, tickets
 from runner.store.effects import EffectState
+from runner.why import next_step
 from tickets.ticket import (
     SETTLED_ELSEWHERE,
     Cancelled,
     Fact,
     Parked,
-    Reason,
     Released,
     Retried,
     State,
@@ -68,27 +67,6 @@ class Command:
     budget_microusd: int = 0
     """With RELEASE: the ticket's new cap; 0 leaves it as it is."""
     by: str = "operator"
-
-
-_NEXT: Mapping[Reason, str] = {
-    Reason.QUESTION: "`ticket-runner answer {id} TEXT`",
-    Reason.EFFECT: "`ticket-runner effects {id}`, then `settle KEY`",
-    Reason.APPROVAL: "`ticket-runner effects {id}`, then `approve KEY`, or `settle KEY --abandon`",
-    Reason.BUDGET: "`ticket-runner release {id} --budget-usd N`",
-    Reason.ATTEMPTS: "`ticket-runner retry {id}`",
-    Reason.SESSION: "`ticket-runner retry {id} --fresh`",
-    Reason.LOOP: "mend what it runs into and `ticket-runner release {id}`, or `retry {id} --fresh`",
-    Reason.WORKTREE: "mend it, then `ticket-runner release {id}`",
-    Reason.CHECKS: "`ticket-runner retry {id}`, or mend it and `release`",
-    Reason.DELIVERY: "mend it, then `ticket-runner release {id}`",
-    Reason.NO_CHANGE: "`ticket-runner retry {id}`, or `cancel`",
-    Reason.OPERATOR: "`ticket-runner release {id}`",
-}
-
-
-def next_step(ticket: Ticket) -> str:
-    """Return what lets a held ticket go on; "" for any other."""
-    return "" if ticket.reason is None else _NEXT[ticket.reason].format(id=ticket.id)
 
 
 def move(command: Command, ticket: Ticket) -> Fact:

@@ -15,14 +15,14 @@ from rich.table import Table
 from rich.text import Text
 
 from runner.budget import Cost, CostKind
-from runner.commands import next_step
 from runner.events import Event
-from runner.status import Details, Overview, clock, why
+from runner.status import Details, Overview
 from runner.store.effects import EffectRow
 from runner.store.log import Entry
 from runner.store.overview import Line, Sums
 from runner.store.questions import Question
 from runner.store.runs import RunRow
+from runner.why import Why, clock, lasted
 from tickets.ticket import State
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -35,6 +35,7 @@ _HEADS = [
 _WHY = 2
 _LEAST_ROOM = 24
 _KEY_CHARS = 40
+_NAMED = 10  # files that wait
 _NARROW = 120
 _GAP = "  "
 _NONE = Text("")
@@ -59,6 +60,8 @@ def overview(view: Overview, console: Console) -> None:
         why_paused = f": {view.pause.note}" if view.pause.note else ""
         console.print(shown(f"paused{until} by {view.pause.by}{why_paused}"), style="yellow")
         console.print("`ticket-runner resume` lets the queue go on")
+    if view.waiting:
+        console.print(shown(f"{_counted_files(len(view.waiting))} in the folder: {', '.join(view.waiting[:_NAMED])}"))
     for refusal in view.refused:
         console.print(shown(f"not taken: {refusal}"), style="yellow")
 
@@ -66,7 +69,7 @@ def overview(view: Overview, console: Console) -> None:
 def details(view: Details, console: Console) -> None:
     """Print everything that is known of one ticket."""
     ticket, row = view.row.ticket, view.row
-    console.print(shown(f"{ticket.id}  {ticket.state}  {view.why}".rstrip()), style="bold")
+    console.print(shown(f"{ticket.id}  {ticket.state}  {view.why.sentence}".rstrip()), style="bold")
     facts = {
         "title": row.spec.title,
         "branch": row.branch or "",
@@ -75,10 +78,10 @@ def details(view: Details, console: Console) -> None:
         "round": f"{ticket.round}, claim {ticket.token}, failed attempts {ticket.attempts}",
         "taken": clock(row.taken_at_us),
         "spent": _spent(view.sums),
-        "cap": "" if row.spec.budget_microusd is None else dollars(row.spec.budget_microusd),
+        "cap": dollars(view.cap_microusd),
         "model": row.spec.model or "",
         "priority": str(row.spec.priority or ""),
-        "next": next_step(ticket),
+        "next": _next(view.why),
     }
     for name, value in facts.items():
         if value:
@@ -173,7 +176,7 @@ def _cells(line: Line, view: Overview) -> tuple[Text, ...]:
     return (
         shown(ticket.id),
         Text(ticket.state, style=_COLOURS.get(ticket.state, "")),
-        shown(_why(line, view).partition("\n")[0]),
+        shown(view.why[ticket.id].sentence.partition("\n")[0]),
         shown((line.session or "")[:8]),
         shown(str(line.generation or "")),
         shown(_counted(sums)),
@@ -181,12 +184,17 @@ def _cells(line: Line, view: Overview) -> tuple[Text, ...]:
         shown(_spent(sums)),
         shown(", ".join(f"{count} {state}" for state, count in sorted(line.effects.items()))),
         shown(line.branch or ""),
-        shown(_age(view.now_us - line.taken_at_us)),
+        shown(lasted(view.now_us - line.taken_at_us)),
     )
 
 
-def _why(line: Line, view: Overview) -> str:
-    return why(line.ticket, now_us=view.now_us, pause=view.pause, effects=line.effects, is_alone=view.daemon is None)
+def _next(why: Why) -> str:
+    """Return what makes a ticket run, and when that comes by itself."""
+    return " or ".join(part for part in (f"at {clock(why.until_us)}" if why.until_us else "", why.then) if part)
+
+
+def _counted_files(count: int) -> str:
+    return "1 file waits" if count == 1 else f"{count} files wait"
 
 
 def _spent(sums: Sums) -> str:
@@ -232,14 +240,6 @@ def _told(event: Event) -> str:
     ids = " ".join(part for part in (event.ticket, event.run or "") if part)
     payload = " ".join(f"{key}={value}" for key, value in event.payload.items() if value is not None and value != "")
     return " ".join(f"{clock(event.at_us)}  {event.name:<22} {ids}  {payload}".rstrip().splitlines())
-
-
-def _age(us: int) -> str:
-    seconds = max(us // 1_000_000, 0)
-    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
-        if seconds >= size:
-            return f"{seconds // size}{unit}"
-    return f"{seconds}s"
 
 
 def _fields(value: object) -> dict[str, object]:

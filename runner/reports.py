@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from runner.claim import Report
-from runner.commands import next_step
 from runner.effects import effect_key
 from runner.events import Value
 from runner.store import Tx, effects, queue, sessions, tickets
 from runner.store.effects import NOTIFY, REPORT, Wish
+from runner.why import next_step
 from tickets.ticket import Fact, Finished, Held, Retried, State, Stop, Stopped, Ticket
 
 

@@ -16,11 +16,11 @@ from runner.config import Config, Effect
 from runner.effects import Ledger, effect_key
 from runner.events import Value
 from runner.redact import Redactor
-from runner.status import clock
 from runner.store import Store, questions
 from runner.store.effects import EffectRow, EffectState, TooManyEffects, Verdict, Wish
 from runner.store.questions import Question
 from runner.store.tickets import Row
+from runner.why import clock
 
 _OPERATION = {
     "type": "string",

@@ -1,6 +1,6 @@
 """What `status --json` and `show --json` say, as far as tests read it: a name that is not there is an error."""
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 
 class Ticket(BaseModel):
@@ -55,11 +55,19 @@ class Row(BaseModel):
     base_sha: str | None
 
 
+class Why(BaseModel):
+    """Why a ticket is where it is."""
+
+    sentence: str
+    then: str
+    until_us: int | None
+
+
 class Shown(BaseModel):
     """`show --json`."""
 
     now_us: int
-    why: str
+    because: Why = Field(alias="why")
     spent_microusd: int
     row: Row
     sessions: list[Session]
@@ -69,6 +77,11 @@ class Shown(BaseModel):
     def ticket(self) -> Ticket:
         """The ticket itself."""
         return self.row.ticket
+
+    @property
+    def why(self) -> str:
+        """Why it is where it is."""
+        return self.because.sentence
 
     @property
     def kinds(self) -> list[tuple[str, str | None]]:
@@ -105,6 +118,8 @@ class Overview(BaseModel):
     """`status --json`."""
 
     lines: list[Line]
+    why: dict[str, Why]
+    waiting: list[str]
     pause: Pause | None
 
     def line(self, ticket: str) -> Line:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from runner.budget import Cost, CostKind
-from runner.commands import Command, NotPossible, Verb, move, next_step, perform
+from runner.commands import Command, NotPossible, Verb, move, perform
 from runner.events import Name
 from runner.outcome import Outcome
 from runner.store import UnknownTicket, log, queue, runs, sqlite_url, tickets
@@ -208,13 +208,6 @@ def test_a_budget_that_is_spent_already_is_refused(place: Place) -> None:
     with pytest.raises(NotPossible, match=r"it has spent \$0.03 already"):
         place.store.transact(perform, Command(Verb.RELEASE, "a", budget_microusd=28_000))
     assert place.store.read(tickets.get, "a").ticket.state is State.HELD
-
-
-def test_every_hold_has_a_next_step() -> None:
-    """Whatever holds a ticket, a person is told the command that lets it go on; other states need none."""
-    for reason in Reason:
-        assert "ID" in next_step(Ticket("ID", State.HELD, reason))
-    assert next_step(Ticket("ID")) == ""
 
 
 def test_pause_and_resume_are_harmless_twice(place: Place) -> None:

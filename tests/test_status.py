@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import UTC
 from pathlib import Path
 
@@ -21,16 +20,16 @@ from runner.budget import Cost, CostKind
 from runner.events import Name
 from runner.outcome import Outcome
 from runner.render import overview
-from runner.status import Overview, look, look_at, why
+from runner.status import Around, Overview, look, look_at
 from runner.store import Rx, queue, runs, tickets
-from runner.store.queue import Pause
 from tests.shell import PROGRAM, Shell, read_back, text_stream
-from tests.stores import SECOND, Place
+from tests.stores import HOME, SECOND, Place
 from tickets.source import Refused
-from tickets.ticket import Cancelled, Finished, Held, Parked, Reason, Spec, State, Stop, Ticket
+from tickets.ticket import Cancelled, Finished, Held, Parked, Reason, Spec, State
 
 EVIL = "\x1b[31m\x1b]0;owned\x07\x9b2J\r\b\u202e[red]loud[/red] [link=file:///etc]x[/] :skull: {0} %s"
 OBEYED = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+AROUND = Around(HOME, None, slots=2, attempts=3, cap_microusd=5_000_000, zone=UTC, files=("a", "new"))
 SLOW_TO_IMPORT = {"alembic", "anthropic", "claude_agent_sdk", "git", "mcp", "starlette", "uvicorn", "watchfiles"}
 
 
@@ -86,7 +85,7 @@ def test_a_long_reason_is_folded_on_a_terminal_only(place: Place) -> None:
     reason = " ".join(f"word{number}" for number in range(40))
     place.take("a", "b")
     place.store.transact(tickets.apply, "a", Parked(Reason.WORKTREE, reason))
-    view = place.store.read(look, zone=UTC, states=[*State])
+    view = place.store.read(look, AROUND, states=[*State])
     on_terminal, in_pipe = (drawn(view, is_terminal) for is_terminal in (True, False))
     assert max(map(len, on_terminal)) <= 120
     assert [line.split()[0] for line in on_terminal[:2]] == ["ticket", "a"]
@@ -265,8 +264,8 @@ def statements(place: Place) -> int:
             seen.append(statement)
 
         event.listen(rx.connection, "before_cursor_execute", note)
-        look(rx, zone=UTC, states=[*State])
-        look_at(rx, "a")
+        look(rx, AROUND, states=[*State])
+        look_at(rx, "a", AROUND)
         event.remove(rx.connection, "before_cursor_execute", note)
 
     place.store.read(counted)
@@ -305,49 +304,3 @@ def test_a_terminal_that_is_not_utf8_gets_its_table(shell: Shell) -> None:
     ended = shell.process("show", "fix", environ={"PYTHONIOENCODING": "ascii"})
     assert (ended.code, ended.err) == (0, "")
     assert "caf\\xe9" in ended.out
-
-
-PAUSED = Pause("operator", "", "me", 1, None)
-READY = Ticket("a", not_before_us=10 * SECOND, note="weather: overloaded")
-
-
-@pytest.mark.parametrize(
-    ("ticket", "pause", "said"),
-    [
-        (Ticket("a"), None, ""),
-        (READY, None, "waits until 1970-01-01T00:00:10Z: weather: overloaded"),
-        (replace(READY, note=""), None, "waits until 1970-01-01T00:00:10Z"),
-        (replace(READY, not_before_us=0), None, "weather: overloaded"),
-        (READY, PAUSED, "the queue is paused"),
-        (Ticket("a", State.RUNNING), PAUSED, ""),
-        (Ticket("a", State.RUNNING, stop=Stop.CANCEL), None, "asked to stop (cancel)"),
-        (Ticket("a", State.HELD, Reason.BUDGET), PAUSED, "budget"),
-        (Ticket("a", State.HELD, Reason.CHECKS, "make"), None, "checks: make"),
-        (Ticket("a", State.DONE), PAUSED, ""),
-        (Ticket("a", State.CANCELLED), None, ""),
-    ],
-)
-def test_why_a_ticket_is_where_it_is(ticket: Ticket, pause: Pause | None, said: str) -> None:
-    """Each state says why it is not over, and what it waits for."""
-    assert why(ticket, now_us=5 * SECOND, pause=pause) == said
-
-
-@pytest.mark.parametrize(
-    ("effects", "said"),
-    [
-        ({"approval": 1, "done": 2}, "approval: deploy waits"),
-        ({"wanted": 1, "done": 2}, "approval: decided; it goes on when that is done"),
-        ({"done": 3}, "approval: deploy waits"),
-    ],
-)
-def test_a_hold_that_is_decided_says_so(effects: dict[str, int], said: str) -> None:
-    """A ticket that was held for an effect is not said to wait for a person once that person has spoken."""
-    held = Ticket("a", State.HELD, Reason.APPROVAL, "deploy waits")
-    assert why(held, now_us=0, pause=None, effects=effects) == said
-
-
-def test_a_running_ticket_of_no_daemon_is_interrupted() -> None:
-    """What a dead daemon left running is said to go on at the next start."""
-    running = Ticket("a", State.RUNNING, token=1)
-    assert why(running, now_us=0, pause=None, is_alone=True) == "interrupted: it goes on at the next start"
-    assert why(running, now_us=0, pause=None) == ""

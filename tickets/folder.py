@@ -195,6 +195,13 @@ def add(root: Path, source: Path | bytes, ticket_id: str | None = None) -> Path:
     return target
 
 
+def names(root: Path) -> list[str]:
+    """Return the ids that the files of a folder would have as tickets, in order; none when it cannot be read."""
+    with suppress(OSError):
+        return sorted(entry.name.removesuffix(_SUFFIX) for entry in os.scandir(root) if _is_candidate(entry.name))
+    return []
+
+
 def _is_candidate(name: str) -> bool:
     return name.endswith(_SUFFIX) and (not name.startswith(".") or name == _SUFFIX)
 

@@ -1,7 +1,6 @@
 """Read: status, show, events, diff, effects. Needs neither the SDK nor git, but for diff."""
 
 import sys
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated
 
@@ -37,15 +36,13 @@ def status(
     """Show one row per ticket; works with the daemon down."""
     from runner import render
     from runner import status as of
-    from runner.home import Home
     from tickets.ticket import State
 
     since_us, loaded = _since_us(since), load(config)
-    view = of.nothing()
+    around = of.Around.of(loaded)
+    view = of.nothing(around)
     with nothing_is_fine(), reading(loaded) as store:
-        states = [*State] if done or since else of.OPEN
-        view = store.read(of.look, zone=loaded.zone, states=states, since_us=since_us)
-    view = replace(view, daemon=Home.of(loaded).holder())
+        view = store.read(of.look, around, states=[*State] if done or since else of.OPEN, since_us=since_us)
     if as_json:
         typer.echo(render.to_json(view))
     else:
@@ -58,8 +55,9 @@ def show(ticket: TicketArgument, *, as_json: JsonOption = False, config: ConfigO
     from runner import render
     from runner import status as of
 
-    with reading(load(config)) as store:
-        view = store.read(of.look_at, ticket)
+    loaded = load(config)
+    with reading(loaded) as store:
+        view = store.read(of.look_at, ticket, of.Around.of(loaded))
     if as_json:
         typer.echo(render.to_json(view))
     else:

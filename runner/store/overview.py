@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from sqlalchemy import ColumnElement, Select, and_, case, func, select, true
 
 from runner.budget import CostKind
-from runner.events import Name
+from runner.events import Name, Value
 from runner.session import Kind
 from runner.store import schema
 from runner.store.connection import Rx
+from runner.store.text import to_payload
 from runner.store.tickets import to_ticket
 from tickets.ticket import State, Ticket
 
@@ -52,6 +53,7 @@ class Line:
     home: str | None
     branch: str | None
     base_sha: str | None
+    asked_not_before_us: int
     taken_at_us: int
     changed_at_us: int
     sums: Sums
@@ -60,6 +62,9 @@ class Line:
     prompt_sha: str | None
     last_event: Name | None
     last_event_at_us: int | None
+    last_payload: Mapping[str, Value]
+    owner_home: str | None
+    owner_host: str | None
     effects: Mapping[str, int]
     """How many effects are in which state."""
 
@@ -86,6 +91,7 @@ def overview(
             **{name: found[name] for name in _PLAIN},
             sums=sums.get(found["id"], Sums()),
             last_event=None if found["last_event"] is None else Name(found["last_event"]),
+            last_payload={} if found["last_payload"] is None else to_payload(found["last_payload"]),
             effects=effects[found["id"]],
         )
         for found in rx.connection.execute(_lines(chosen)).mappings()
@@ -102,12 +108,15 @@ _PLAIN = (
     "home",
     "branch",
     "base_sha",
+    "asked_not_before_us",
     "taken_at_us",
     "changed_at_us",
     "session",
     "generation",
     "prompt_sha",
     "last_event_at_us",
+    "owner_home",
+    "owner_host",
 )
 
 
@@ -123,10 +132,14 @@ def _lines(chosen: Select[tuple[str]]) -> Select[tuple[object, ...]]:
             _s.prompt_sha,
             _e.name.label("last_event"),
             _e.at_us.label("last_event_at_us"),
+            _e.payload.label("last_payload"),
+            schema.epoch.c.home.label("owner_home"),
+            schema.epoch.c.host.label("owner_host"),
         )
         .select_from(schema.ticket)
         .outerjoin(schema.session, (_s.ticket == _t.id) & (_s.generation == generation))
         .outerjoin(schema.event, (_e.ticket == _t.id) & (_e.seq == _t.seq))
+        .outerjoin(schema.epoch, schema.epoch.c.id == _t.owner)
         .where(_t.id.in_(chosen))
         .order_by(_t.taken_at_us, _t.id)
     )

@@ -155,6 +155,12 @@ def open_questions(rx: Rx, ticket: str) -> list[Question]:
     return [_row(found) for found in rx.connection.execute(query).mappings()]
 
 
+def oldest_open(rx: Rx) -> dict[str, Question]:
+    """Return what each ticket has waited longest for the answer to."""
+    query = select(schema.question).where(_q.answered_at_us.is_(None)).order_by(_q.id.desc())
+    return {found["ticket"]: _row(found) for found in rx.connection.execute(query).mappings()}
+
+
 def answered(rx: Rx, ticket: str) -> list[Question]:
     """Return all that was answered, oldest first: what a new session has to be told."""
     return [question for question in questions_of(rx, ticket) if question.answer is not None]

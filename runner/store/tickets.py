@@ -36,6 +36,7 @@ from tickets.ticket import (
 
 _t = schema.ticket.c
 _US = 1_000_000
+_TURN = (_t.priority.desc(), _t.taken_at_us, _t.id)
 _NAMED = 1000  # ids in one query, which takes 32,766 values at most; for more than these all are read
 
 
@@ -155,12 +156,7 @@ def claim_next(tx: Tx, *, epoch: int, home: str, lease_s: float) -> Row | None:
     """
     if queue.paused(tx) is not None:
         return None
-    due = (
-        select(_t.id, _t.token)
-        .where(_claimable(home), _t.not_before_us <= tx.now_us)
-        .order_by(_t.priority.desc(), _t.taken_at_us, _t.id)
-        .limit(1)
-    )
+    due = select(_t.id, _t.token).where(_claimable(home), _t.not_before_us <= tx.now_us).order_by(*_TURN).limit(1)
     found = tx.connection.execute(due).one_or_none()
     if found is None:
         return None
@@ -168,6 +164,19 @@ def claim_next(tx: Tx, *, epoch: int, home: str, lease_s: float) -> Row | None:
     values = {"owner": epoch, "lease_until_us": _lease(tx, lease_s)}
     tx.connection.execute(update(schema.ticket).where(_t.id == found.id).values(values))
     return get(tx, found.id)
+
+
+def line(rx: Rx, home: str) -> list[str]:
+    """Return the tickets that are due in this home, the next one first."""
+    query = select(_t.id).where(_claimable(home), _t.not_before_us <= rx.now_us).order_by(*_TURN)
+    return [*rx.connection.execute(query).scalars()]
+
+
+def running(rx: Rx, home: str) -> int:
+    """Return how many tickets the daemons of a home have claimed."""
+    of_home = select(schema.epoch.c.id).where(schema.epoch.c.home == home)
+    query = select(func.count()).where(_t.state == State.RUNNING, _t.owner.in_(of_home))
+    return int(rx.connection.execute(query).scalar_one())
 
 
 def renew(tx: Tx, ticket_id: str, token: int, lease_s: float) -> Ticket | None:
