@@ -24,10 +24,10 @@ from runner.effects import Ledger
 from runner.errors import ConfigError
 from runner.events import Name, Value, finished_conversation
 from runner.lines import CHECK, SETUP, FailedLine, Told, run_lines
-from runner.outcome import RULES, Next, Outcome, StoppedBy, follow, weather_delay_s
+from runner.outcome import RULES, Next, Outcome, StoppedBy, follow, put_off, weather_delay_s
 from runner.parts import Parts, log_claimed, reap
 from runner.run import Ran
-from runner.store import LostTicket, log, questions, runs, tickets
+from runner.store import LostTicket, log, questions, queue, runs, tickets
 from runner.store.tickets import Row
 from runner.worktree import (
     BaseMissing,
@@ -53,12 +53,23 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
+class Halt:
+    """Why no other ticket should be started."""
+
+    note: str
+    is_weather: bool = False
+    """It passes; else a person has to look."""
+    reset_at_us: int | None = None
+    """When it passes, if the API said so."""
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """How a claim ended."""
 
     fact: Fact
-    pause: str | None = None
-    """Why no other ticket should be started until a person has looked, None when that is not so."""
+    halt: Halt | None = None
+    """Why no other ticket should be started, None when one may."""
 
 
 async def work(parts: Parts, ledger: Ledger, row: Row, stop: Stop) -> Report:
@@ -79,16 +90,15 @@ async def work(parts: Parts, ledger: Ledger, row: Row, stop: Stop) -> Report:
     except Interrupted:
         fact = claim.stopped()
     except (RepositoryUnreachable, WorktreeLocked) as error:
-        until_us = await claim.now_us() + round(weather_delay_s(row.ticket.waits + 1) * _US)
-        fact = PutBack(row.ticket.token, Cause.WEATHER, until_us, claim.note(str(error)))
+        fact = put_off(row.ticket, Cause.WEATHER, now_us=await claim.now_us(), note=claim.note(str(error)))
     except RepositoryDenied as error:
-        claim.pause = claim.note(str(error))
-        fact = PutBack(row.ticket.token, Cause.START, 0, claim.pause)
+        claim.halt = Halt(claim.note(str(error)))
+        fact = PutBack(row.ticket.token, Cause.START, 0, claim.halt.note)
     except (WorktreeRefused, BaseMissing, ConfigError) as error:
         fact = claim.held(Reason.WORKTREE, str(error))
     except (PushRefused, CommitRefused, GitFailed) as error:
         fact = claim.held(Reason.DELIVERY, str(error))
-    return Report(fact, claim.pause)
+    return Report(fact, claim.halt)
 
 
 class _Claim:
@@ -99,7 +109,7 @@ class _Claim:
         self._config, self._spec = parts.config, row.spec
         self._id, self._token = row.ticket.id, row.ticket.token
         self._verify = tuple(row.spec.verify if row.spec.verify is not None else parts.config.verify)
-        self.pause: str | None = None
+        self.halt: Halt | None = None
 
     async def go(self) -> Fact:
         """Take the ticket as far as it goes."""
@@ -114,6 +124,9 @@ class _Claim:
 
     async def _converse_until_checked(self, tree: Tree) -> Fact:
         finished = finished_conversation(await self._write(log.round_names, self._id))
+        if finished:
+            await self._write(queue.leave_probe, self._id)
+            self._parts.wake()
         failed: FailedLine | None = None
         while True:
             if not finished:
@@ -197,7 +210,9 @@ class _Claim:
             return await self._waits_for_a_person() or PutBack(self._token, Cause.DRAIN)
         note = await self._why(ran, tree)
         if RULES[ran.outcome].next is Next.PAUSE:
-            self.pause = note
+            self.halt = Halt(note)
+        elif RULES[ran.outcome].next is Next.WEATHER:
+            self.halt = Halt(note, is_weather=True, reset_at_us=ran.ending.reset_at_us)
         return follow(
             ran.outcome,
             self._row.ticket,
@@ -205,7 +220,6 @@ class _Claim:
             attempts=self._config.limits.attempts,
             failed_starts=await self._write(runs.failed_starts, self._id),
             note=note,
-            reset_at_us=ran.ending.reset_at_us,
         )
 
     async def _why(self, ran: Ran, tree: Tree) -> str:

@@ -47,6 +47,7 @@ class Name(StrEnum):
     DAEMON_STARTED = "daemon.started"
     DAEMON_STOPPED = "daemon.stopped"
     QUEUE_PAUSED = "queue.paused"
+    QUEUE_PROBED = "queue.probed"
     QUEUE_RESUMED = "queue.resumed"
     FILE_REFUSED = "file.refused"
 

@@ -15,7 +15,7 @@ from runner.loops import Calls
 from runner.outcome import StoppedBy
 from runner.parts import Parts, log_claimed, reap
 from runner.session import Plan
-from runner.store import runs, sessions
+from runner.store import Tx, queue, runs, sessions
 from runner.store.tickets import Row
 
 _FIRST_CHARS = 300
@@ -92,7 +92,8 @@ class Listener:
                 await self._log(Name.TOOL_ENDED, tool_use_id=tool_use_id, is_error=is_error)
             case Said() if not self._confirmed:
                 self._confirmed = True
-                await self._parts.store.write(sessions.confirm_session, self._plan.id, self._run)
+                if await self._parts.store.write(_confirm, self._row.ticket.id, self._plan.id, self._run):
+                    self._parts.wake()
             case ApiRetried(attempt, status, error, delay_s):
                 await self._log(Name.AGENT_RETRIED, attempt=attempt, status=status, error=error, delay_s=delay_s)
             case RateLimited(status, kind, reset_at_us):
@@ -109,3 +110,9 @@ class Listener:
     async def _log(self, name: Name, **payload: Value) -> None:
         ticket = self._row.ticket
         await self._parts.store.write(log_claimed, ticket.id, ticket.token, name, payload, run=self._run)
+
+
+def _confirm(tx: Tx, ticket: str, session: str, run: str) -> bool:
+    """Save that the model spoke; True when that ends a pause of the queue."""
+    sessions.confirm_session(tx, session, run)
+    return queue.hear(tx, ticket)

@@ -7,6 +7,7 @@ Knows claims and the store. Does not know the queue.
 """
 
 from collections.abc import Callable
+from random import random
 
 import anyio
 
@@ -15,12 +16,12 @@ from runner.agent import Stop
 from runner.claim import Report
 from runner.effects import STORE_RETRY_S, Ledger
 from runner.errors import RunnerError
-from runner.outcome import Outcome, StoppedBy, follow
+from runner.outcome import Outcome, StoppedBy, follow, put_off
 from runner.parts import Parts
 from runner.reports import Told
 from runner.store import LostTicket, StoreUnavailable, tickets
 from runner.store.tickets import Row
-from tickets.ticket import IllegalMove, State
+from tickets.ticket import Cause, IllegalMove, State
 
 _BEATS_A_LEASE = 4
 """Renewals in the time of one lease: three may fail before it ends."""
@@ -38,12 +39,12 @@ async def occupy(parts: Parts, ledger: Ledger, row: Row, stop: Stop, told: Told)
 
 async def _attempt(parts: Parts, ledger: Ledger, row: Row, stop: Stop) -> Callable[[int], Report]:
     """Return what a claim reports, given the time; what nobody foresaw counts as an attempt of its ticket."""
-    outcome = Outcome.FAILED
+    interrupted = False
     try:
         report = await claim.work(parts, ledger, row, stop)
     except (LostTicket, StoreUnavailable) as error:
         log.warn("claim.interrupted", ticket=row.ticket.id, error=str(error))
-        outcome, note = Outcome.WEATHER, str(error)
+        interrupted, note = True, str(error)
     except RunnerError as error:
         log.warn("claim.failed", ticket=row.ticket.id, error=str(error))
         note = str(error)
@@ -53,13 +54,15 @@ async def _attempt(parts: Parts, ledger: Ledger, row: Row, stop: Stop) -> Callab
     else:
         return lambda _: report
     note, attempts = parts.redactor.text(note), parts.config.limits.attempts
-    return lambda now_us: Report(follow(outcome, row.ticket, now_us=now_us, attempts=attempts, note=note))
+    if interrupted:
+        return lambda now_us: Report(put_off(row.ticket, Cause.WEATHER, now_us=now_us, note=note))
+    return lambda now_us: Report(follow(Outcome.FAILED, row.ticket, now_us=now_us, attempts=attempts, note=note))
 
 
 async def _save(parts: Parts, row: Row, report: Callable[[int], Report], told: Told) -> State | None:
     while True:
         try:
-            return (await parts.store.write(reports.save, row.ticket.id, report, told)).state
+            return (await parts.store.write(reports.save, row.ticket.id, report, told, chance=random())).state
         except StoreUnavailable as error:
             log.warn("store.unavailable", ticket=row.ticket.id, error=str(error), retry_s=STORE_RETRY_S)
             await anyio.sleep(STORE_RETRY_S)

@@ -115,6 +115,8 @@ class Next(StrEnum):
     HOLD = "hold"
     WAIT = "wait"
     """Put back, no attempt, doubling wait."""
+    WEATHER = "weather"
+    """Put back, no attempt, and the whole queue waits until a ticket gets through."""
     AGAIN = "again"
     """Put back, one attempt."""
     PAUSE = "pause"
@@ -136,7 +138,7 @@ RULES: Mapping[Outcome, Rule] = {
     Outcome.FINISHED: Rule(Next.CHECK),
     Outcome.ASKED: Rule(Next.HOLD, hold=Reason.QUESTION),
     Outcome.RESUME_FAILED: Rule(Next.FRESH, closes_session=True),
-    Outcome.WEATHER: Rule(Next.WAIT),
+    Outcome.WEATHER: Rule(Next.WEATHER),
     Outcome.UNAUTHORIZED: Rule(Next.PAUSE),
     Outcome.BUDGET: Rule(Next.HOLD, hold=Reason.BUDGET),
     Outcome.TURNS: Rule(Next.AGAIN),
@@ -228,7 +230,6 @@ def follow(
     attempts: int,
     failed_starts: int = 0,
     note: str = "",
-    reset_at_us: int | None = None,
 ) -> PutBack | Held:
     """Return the fact that ends a claim whose run ended with `outcome`.
 
@@ -239,7 +240,6 @@ def follow(
         attempts: How many ends that the ticket caused hold it.
         failed_starts: Runs in a row, this one included, that ended before an assistant message, weather apart.
         note: For a person.
-        reset_at_us: When the weather ends, if it said so.
     """
     rule = RULES[outcome]
     if rule.hold is not None:
@@ -251,12 +251,16 @@ def follow(
         return PutBack(ticket.token, Cause.ATTEMPT, now_us + round(retry_delay_s(tried) * _US), note)
     if rule.next is Next.PAUSE:
         return PutBack(ticket.token, Cause.START, 0, note)
-    wait_us = now_us + round(weather_delay_s(ticket.waits + 1) * _US)
-    if outcome is Outcome.WEATHER:
-        return PutBack(ticket.token, Cause.WEATHER, max(wait_us, reset_at_us or 0), note)
+    if rule.next is Next.WEATHER:
+        return PutBack(ticket.token, Cause.WEATHER, 0, note)
     if failed_starts >= _FAILED_STARTS_TO_HOLD:
         return Held(ticket.token, Reason.SESSION, note)
-    return PutBack(ticket.token, Cause.START, wait_us, note)
+    return put_off(ticket, Cause.START, now_us=now_us, note=note)
+
+
+def put_off(ticket: Ticket, cause: Cause, *, now_us: int, note: str) -> PutBack:
+    """Return the fact that lets a ticket wait by itself, twice as long as the last time, with no attempt."""
+    return PutBack(ticket.token, cause, now_us + round(weather_delay_s(ticket.waits + 1) * _US), note)
 
 
 def retry_delay_s(attempt: int, *, base_s: float = 10.0, cap_s: float = 300.0) -> float:
@@ -279,5 +283,5 @@ def retry_delay_s(attempt: int, *, base_s: float = 10.0, cap_s: float = 300.0) -
 
 
 def weather_delay_s(wait: int) -> float:
-    """Return how long a ticket waits for the weather, for the `wait`-th time in a row: 30 s to 30 min."""
+    """Return how long to wait for what is nobody's fault, for the `wait`-th time in a row: 30 s to 30 min."""
     return retry_delay_s(wait, base_s=30.0, cap_s=1800.0)

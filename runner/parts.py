@@ -3,7 +3,7 @@
 Composed by daemon.py; nothing here decides anything.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +34,8 @@ class Parts:
     """By the kind of effect."""
     command_environment: Mapping[str, str]
     """All that set-up and check commands get, but for their cookie."""
+    wake: Callable[[], None] = lambda: None
+    """Lets the loop look at once at what may start."""
 
 
 def local_copies(config: Config) -> Repository:

@@ -24,8 +24,15 @@ class Told:
     """The states of which a person is notified."""
 
 
-def save(tx: Tx, ticket_id: str, reported: Callable[[int], Report], told: Told) -> Ticket:
+def save(tx: Tx, ticket_id: str, reported: Callable[[int], Report], told: Told, *, chance: float) -> Ticket:
     """Save the fact that ends a claim, given the time, with what follows at once from it; return the ticket.
+
+    Args:
+        tx: The transaction.
+        ticket_id: The ticket.
+        reported: How its claim ended, given the time.
+        told: What is wanted with it.
+        chance: From 0 up to 1, at random, for a wait.
 
     Raises:
         IllegalMove: The claim is not the ticket's any more.
@@ -34,8 +41,10 @@ def save(tx: Tx, ticket_id: str, reported: Callable[[int], Report], told: Told) 
     after = tickets.apply(tx, ticket_id, report.fact)
     if row.ticket.stop is Stop.RETRY and isinstance(report.fact, Stopped):
         after = tickets.apply(tx, ticket_id, Retried(fresh=row.ticket.fresh))
-    if report.pause is not None:
-        queue.pause(tx, reason="ticket", note=report.pause, by=ticket_id)
+    if (halt := report.halt) is not None and halt.is_weather:
+        queue.wait_for_weather(tx, note=halt.note, reset_at_us=halt.reset_at_us, by=ticket_id, chance=chance)
+    elif halt is not None:
+        queue.pause(tx, reason="ticket", note=halt.note, by=ticket_id)
     if isinstance(report.fact, Finished | Held):
         body = _account(tx, row, after, report.fact)
         _want(tx, row, REPORT, {"body": body})

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 
+from runner.admission import Pause, closed_by_pause
 from runner.config import Config
 from runner.days import day_start_us
 from runner.home import Home
@@ -15,7 +16,6 @@ from runner.store import Rx, effects, log, overview, questions, queue, runs, ses
 from runner.store.effects import EffectRow
 from runner.store.overview import Line, Sums
 from runner.store.questions import Question
-from runner.store.queue import Pause
 from runner.store.runs import RunRow
 from runner.store.sessions import SessionRow
 from runner.store.tickets import Row
@@ -164,7 +164,7 @@ def _why(rx: Rx, around: Around, lines: Collection[Line]) -> dict[str, Why]:
         slots=around.slots,
         running=tickets.running(rx, around.home),
         attempts=around.attempts,
-        shut=_shut(queue.paused(rx)),
+        shut=_shut(queue.paused(rx), rx.now_us),
     )
     return {
         line.ticket.id: why(_facts(line, due.get(line.ticket.id, 0), asked.get(line.ticket.id)), of_all)
@@ -189,5 +189,6 @@ def _facts(line: Line, ahead: int, question: Question | None) -> Facts:
     )
 
 
-def _shut(pause: Pause | None) -> Why | None:
-    return None if pause is None else closed(pause.note, until_us=pause.until_us)
+def _shut(pause: Pause | None, now_us: int) -> Why | None:
+    shut = closed_by_pause(pause, now_us=now_us)
+    return None if shut is None else closed(shut.note, until_us=shut.until_us)

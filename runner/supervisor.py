@@ -9,7 +9,7 @@ Knows claims, commands and the source. Does not know how a claim works.
 
 import os
 import socket
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import anyio
@@ -61,6 +61,7 @@ class Supervisor:
     mirror: Mirror = field(init=False)
 
     def __post_init__(self) -> None:
+        self.parts = replace(self.parts, wake=self._wake)
         self.mirror = Mirror(self.parts.store, self.source)
 
     async def serve(self) -> Exit:
@@ -99,7 +100,14 @@ class Supervisor:
         await self._see_base()
         pause = await self.parts.store.write(queue.paused)
         if pause is not None:
-            log.warn("queue.is_paused", reason=pause.reason, by=pause.by, note=pause.title, end="ticket-runner resume")
+            log.warn(
+                "queue.is_paused",
+                reason=pause.reason,
+                by=pause.by,
+                note=pause.title,
+                until_us=pause.until_us,
+                end="ticket-runner resume",
+            )
 
     async def _sweep(self, ticket: str) -> None:
         try:
@@ -131,6 +139,10 @@ class Supervisor:
     def _changed(self, ticket: str) -> None:
         """Look again at a ticket whose state may have changed outside of a claim."""
         self.mirror.changed(ticket)
+        self._wake()
+
+    def _wake(self) -> None:
+        """Let the loop look again at once."""
         self.wake.set()
 
     async def _loop(self, claims: TaskGroup, ledger: Ledger) -> None:

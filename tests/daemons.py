@@ -222,8 +222,8 @@ class Site:
         """Return what `status` shows of all tickets."""
         return Overview.model_validate_json(self.tell("status", "--done", "--json"))
 
-    def log(self, ticket: str) -> list[Event]:
-        """Return a ticket's log so far."""
+    def log(self, ticket: str | None) -> list[Event]:
+        """Return a ticket's log so far; "" for the queue's, None for all."""
         try:
             store = Store.open(self.config.database_url, read_only=True)
         except (ConfigError, StoreUnavailable):  # there are no tables yet
@@ -305,9 +305,10 @@ class Site:
         return self.git("log", "--format=%s", f"main..{branch}").splitlines()
 
     def let_the_wait_pass(self, ticket: str) -> None:
-        """Make a ticket that waits due, as time would; no daemon may run."""
+        """Make a ticket that waits, or a queue that does, due, as time would; no daemon may run."""
         with sqlite3.connect(self.home.database) as database:
             database.execute("UPDATE ticket SET not_before_us = 0 WHERE id = ?", (ticket,))
+            database.execute("UPDATE queue SET until_us = 0 WHERE until_us IS NOT NULL")
         database.close()
 
     def end(self) -> None:

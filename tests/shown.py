@@ -112,6 +112,10 @@ class Pause(BaseModel):
     reason: str
     note: str
     by: str
+    since_us: int
+    until_us: int | None
+    waits: int
+    probe: str | None
 
 
 class Overview(BaseModel):

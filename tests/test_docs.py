@@ -11,6 +11,7 @@ FOLLOWS = {
     Next.FRESH: "a new session in the same claim, once",
     Next.HOLD: "held: {reason}",
     Next.WAIT: "back to the queue after a wait that doubles, 30 s to 30 min; no attempt",
+    Next.WEATHER: "back to the queue, no attempt; the whole queue waits until a ticket gets through",
     Next.AGAIN: "back to the queue after a wait that doubles, 10 s to 5 min; one attempt, the last holds it (attempts)",
     Next.PAUSE: "back to the queue, no attempt; the whole queue is paused until `ticket-runner resume`",
     Next.LEAVE: "decided elsewhere: by whoever asked it to stop, or by the next claim",

@@ -17,6 +17,7 @@ from runner.outcome import (
     Trouble,
     classify,
     follow,
+    put_off,
     retry_delay_s,
     weather_delay_s,
 )
@@ -71,7 +72,7 @@ def test_every_outcome_has_a_rule() -> None:
         (Outcome.FINISHED, Rule(Next.CHECK)),
         (Outcome.ASKED, Rule(Next.HOLD, hold=Reason.QUESTION)),
         (Outcome.RESUME_FAILED, Rule(Next.FRESH, closes_session=True)),
-        (Outcome.WEATHER, Rule(Next.WAIT)),
+        (Outcome.WEATHER, Rule(Next.WEATHER)),
         (Outcome.UNAUTHORIZED, Rule(Next.PAUSE)),
         (Outcome.BUDGET, Rule(Next.HOLD, hold=Reason.BUDGET)),
         (Outcome.TURNS, Rule(Next.AGAIN)),
@@ -267,24 +268,21 @@ def test_everything_else_is_no_attempt(outcome: Outcome, count: int, failed_star
     assert advance(ticket, fact).attempts == count
 
 
-def test_weather_waits_twice_as_long_each_time() -> None:
-    """Weather is waited out for 30 s, then twice as long each time in a row, up to half an hour, and never holds."""
+def test_weather_leaves_the_wait_to_the_queue() -> None:
+    """A ticket whose run met the weather is due at once, since the whole queue waits, and it is never held for it."""
+    fact = follow(Outcome.WEATHER, RUNNING, now_us=NOW_US, attempts=1, failed_starts=99, note="529")
+    assert fact == PutBack(1, Cause.WEATHER, 0, "529")
+
+
+def test_a_ticket_is_put_off_twice_as_long_each_time() -> None:
+    """What only one ticket met is waited out for 30 s, then twice as long each time in a row, up to half an hour."""
     ticket, waited = RUNNING, []
     for _ in range(9):
-        fact = follow(Outcome.WEATHER, ticket, now_us=NOW_US, attempts=1, failed_starts=99, note="529")
-        assert isinstance(fact, PutBack)
-        assert fact.cause is Cause.WEATHER
+        fact = put_off(ticket, Cause.WEATHER, now_us=NOW_US, note="no route")
+        assert (fact.cause, fact.note) == (Cause.WEATHER, "no route")
         waited.append((fact.not_before_us - NOW_US) // 1_000_000)
         ticket = claimed(advance(ticket, fact))
     assert waited == [30, 60, 120, 240, 480, 960, 1800, 1800, 1800]
-
-
-@pytest.mark.parametrize(("reset_s", "due_s"), [(None, 30), (3600, 3600), (5, 30), (-60, 30)])
-def test_weather_waits_for_the_reset(reset_s: int | None, due_s: int) -> None:
-    """A rate limit that says when it ends is waited out until then, and not less than the wait that is due."""
-    reset_at_us = None if reset_s is None else NOW_US + reset_s * 1_000_000
-    fact = follow(Outcome.WEATHER, RUNNING, now_us=NOW_US, attempts=3, reset_at_us=reset_at_us)
-    assert fact == PutBack(1, Cause.WEATHER, NOW_US + due_s * 1_000_000)
 
 
 @pytest.mark.parametrize("outcome", [Outcome.UNEXPLAINED, Outcome.NEVER_STARTED, Outcome.RESUME_FAILED])

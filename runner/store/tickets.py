@@ -13,6 +13,7 @@ from difflib import get_close_matches
 
 from sqlalchemy import ColumnElement, RowMapping, and_, func, or_, select, update
 
+from runner.admission import closed_by_pause
 from runner.events import Name, fact_name, fact_payload, progressed
 from runner.store import log, queue, schema
 from runner.store.connection import Rx, Tx
@@ -146,7 +147,9 @@ def apply(tx: Tx, ticket_id: str, fact: Fact) -> Ticket:
 def claim_next(tx: Tx, *, epoch: int, home: str, lease_s: float) -> Row | None:
     """Claim the ticket whose turn it is; None when nothing is due or the queue is paused.
 
-    The highest priority first, then the oldest. A ticket with a worktree in another home is not claimed.
+    The highest priority first, then the oldest. A ticket with a worktree in another home is not claimed. When the time
+    of a pause for the weather has come one ticket is, as the probe: not that whose runs ended in weather most often,
+    since it may be the only one to meet it.
 
     Args:
         tx: The transaction.
@@ -154,12 +157,17 @@ def claim_next(tx: Tx, *, epoch: int, home: str, lease_s: float) -> Row | None:
         home: Names a state directory among those of all hosts.
         lease_s: How long the claim holds unless it is renewed.
     """
-    if queue.paused(tx) is not None:
+    pause = queue.paused(tx)
+    if closed_by_pause(pause, now_us=tx.now_us) is not None:
         return None
-    due = select(_t.id, _t.token).where(_claimable(home), _t.not_before_us <= tx.now_us).order_by(*_TURN).limit(1)
+    first = () if pause is None else (_t.waits,)
+    claimable = select(_t.id, _t.token).where(_claimable(home), _t.not_before_us <= tx.now_us)
+    due = claimable.order_by(*first, *_TURN).limit(1)
     found = tx.connection.execute(due).one_or_none()
     if found is None:
         return None
+    if pause is not None:
+        queue.probe(tx, found.id)
     apply(tx, found.id, Claimed(found.token + 1))
     values = {"owner": epoch, "lease_until_us": _lease(tx, lease_s)}
     tx.connection.execute(update(schema.ticket).where(_t.id == found.id).values(values))
@@ -246,12 +254,14 @@ def orphan(tx: Tx, ticket_id: str, token: int) -> Ticket:
 
 
 def next_due_us(rx: Rx, home: str) -> int | None:
-    """Return when this home can claim next, which may be past; None when only a person can change that."""
+    """Return when this home can claim next, which may be past; None when something has to happen first."""
     due = rx.connection.execute(select(func.min(_t.not_before_us)).where(_claimable(home))).scalar_one()
-    pause = queue.paused(rx)
-    if due is None or (pause is not None and pause.until_us is None):
+    if due is None:
         return None
-    return max(int(due), pause.until_us or 0) if pause is not None else int(due)
+    closed = closed_by_pause(queue.paused(rx), now_us=rx.now_us)
+    if closed is None:
+        return int(due)
+    return None if closed.until_us is None else max(int(due), closed.until_us)
 
 
 def _claimable(home: str) -> ColumnElement[bool]:

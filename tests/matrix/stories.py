@@ -222,6 +222,7 @@ UNREACHED: Mapping[Name, str] = {
     Name.AGENT_STALLED: "no story waits for a clock to run out: test_agent_ends.py does",
     Name.AGENT_LOOPED: "no story goes round in circles: test_loops_e2e.py does",
     Name.AGENT_LIMITED: "Claude Code says it of subscriptions only, which the scripted model is not",
+    Name.QUEUE_PROBED: "no story waits half a minute for the weather: test_weather.py lets the time pass",
     Name.BUDGET_SET: "written in the transaction of `ticket.released`, which is a moment",
 }
 """Events that no story reaches, each with the reason."""

@@ -1,0 +1,97 @@
+"""Whether a ticket may start now; if not, why, and until when.
+
+The queue is open unless something of it or around it says no: a person's pause, the
+weather, the machine or the hours. When the time of a pause for the weather has come,
+one ticket tries whether it is over (the probe), and the others wait for what it hears.
+
+Pure. Knows no store, no machine and no clock.
+"""
+
+from dataclasses import dataclass
+
+from runner.outcome import weather_delay_s
+
+WEATHER = "weather"
+"""The reason of a pause that ends by itself."""
+
+_US = 1_000_000
+_SPREAD = 0.5
+"""Of a wait, at most, is added to it at random, so that daemons that share an account do not come back as one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Why the queue starts no ticket."""
+
+    reason: str
+    note: str
+    """For a person."""
+    by: str
+    since_us: int
+    until_us: int | None
+    """When a ticket may try whether it is over; None when a person ends it."""
+    waits: int = 0
+    """Pauses for the weather in a row, this one included."""
+    probe: str | None = None
+    """The ticket that tries."""
+
+    @property
+    def title(self) -> str:
+        """The note's first line, for a log."""
+        return title(self.note)
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """Why no ticket may start."""
+
+    reason: str
+    note: str
+    """For a person."""
+    until_us: int | None
+    """When that may be over by itself; None when something has to happen."""
+
+
+def closed_by_pause(pause: Pause | None, *, now_us: int) -> Closed | None:
+    """Return why the pause lets no ticket start, None when one may: without a pause any, after its time the probe."""
+    if pause is None:
+        return None
+    if pause.until_us is None or now_us < pause.until_us:
+        return Closed(pause.reason, pause.note, pause.until_us)
+    if pause.probe is not None:
+        return Closed(pause.reason, f"{pause.probe} tries whether it is over: {pause.title}".rstrip(": "), None)
+    return None
+
+
+def after_weather(
+    pause: Pause | None, *, now_us: int, reset_at_us: int | None, chance: float
+) -> tuple[int, int] | None:
+    """Return how many pauses in a row it is and until when, now that a run ended in weather; None when it stays.
+
+    Runs that end while the queue waits have met what it waits for: that is one pause, made longer only by a later
+    reset. Those that end while another ticket probes leave it to the probe.
+
+    Args:
+        pause: The queue's, without what the run that ended had to do with it.
+        now_us: The time.
+        reset_at_us: When the limit ends, if the API said so.
+        chance: From 0 up to 1, at random.
+    """
+    if pause is None:
+        return 1, _until_us(1, now_us, reset_at_us, chance)
+    if pause.until_us is None or pause.probe is not None:
+        return None
+    if now_us >= pause.until_us:
+        return pause.waits + 1, _until_us(pause.waits + 1, now_us, reset_at_us, chance)
+    until_us = _until_us(pause.waits, pause.since_us, reset_at_us, chance)
+    return None if reset_at_us is None or reset_at_us <= pause.until_us else (pause.waits, until_us)
+
+
+def _until_us(waits: int, since_us: int, reset_at_us: int | None, chance: float) -> int:
+    wait_us = weather_delay_s(waits) * _US
+    return max(since_us + round(wait_us), reset_at_us or 0) + round(wait_us * _SPREAD * chance)
+
+
+def title(note: str) -> str:
+    """Return a note's first line, for a log."""
+    return next(iter(note.strip().splitlines()), "")[:200]
