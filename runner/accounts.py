@@ -1,6 +1,6 @@
-"""What a run cost: by its result, else by what Claude Code wrote while it ran.
+"""What a run cost, by its result, else by what Claude Code wrote while it ran; and what that leaves of each cap.
 
-Knows transcripts and runs. Does not know what may be spent.
+Knows transcripts, runs and the configured caps. Does not know what follows when one is reached.
 """
 
 from dataclasses import dataclass
@@ -10,12 +10,16 @@ from pathlib import Path
 from anyio.to_thread import run_sync
 
 from runner import transcript
-from runner.budget import Cost, run_cost
+from runner.budget import Cap, Cost, Scarce, Use, is_near, run_cost, scarce
+from runner.config import Config
+from runner.days import day_start_us
+from runner.events import Name, Value
 from runner.outcome import Ending, Outcome
 from runner.parts import Parts
 from runner.session import Transcript
-from runner.store import log, runs
+from runner.store import Rx, Tx, log, runs, tickets
 from runner.store.runs import RunRow
+from tickets.ticket import Cause, Released
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +29,8 @@ class Bill:
     cost: Cost
     turns: int
     """Responses of the model, those of subagents too."""
+    tokens: tuple[int, int]
+    """In, those from and to the cache too, and out."""
 
 
 async def account(parts: Parts, ticket: str | None = None) -> None:
@@ -33,7 +39,58 @@ async def account(parts: Parts, ticket: str | None = None) -> None:
         asking = await parts.store.write(log.may_be_asking, run.id)
         tree = parts.repository.path_of(run.ticket)
         bill = await run_sync(partial(bill_of, parts.home.claude, tree, run, None, asking=asking))
-        await parts.store.write(runs.end_run, run.id, outcome=Outcome.ORPHANED, cost=bill.cost, turns=bill.turns)
+        await parts.store.write(_end_orphan, run, bill, parts.config)
+
+
+def _end_orphan(tx: Tx, run: RunRow, bill: Bill, config: Config) -> None:
+    if runs.end_run(tx, run.id, outcome=Outcome.ORPHANED, cost=bill.cost, turns=bill.turns, tokens=bill.tokens):
+        warn(tx, run, config)
+
+
+def uses(rx: Rx, ticket: str, config: Config) -> list[Use]:
+    """Return how much is used of each cap that a ticket has to keep."""
+    limits, used, row = config.limits, runs.used(rx, ticket), tickets.get(rx, ticket)
+    of_ticket = [
+        (Cap.TICKET_USD, row.spec.budget_microusd or limits.ticket_microusd, used.cost_microusd),
+        (Cap.TICKET_TURNS, limits.ticket_turns, used.turns),
+        (Cap.TICKET_TOKENS, limits.ticket_tokens, used.tokens),
+        (Cap.TICKET_ACTIVE_S, limits.ticket_active_us, used.active_us),
+    ]
+    return [*(Use(cap, limit, amount) for cap, limit, amount in of_ticket if limit is not None), *shared(rx, config)]
+
+
+def shared(rx: Rx, config: Config) -> list[Use]:
+    """Return how much is used of each cap that all tickets have together."""
+    limits, day_start = config.limits, day_start_us(rx.now_us, config.zone)
+    of_all = [
+        (Cap.QUEUE_USD, limits.queue_microusd, runs.queue_money(rx)),
+        (Cap.DAY_USD, limits.day_microusd, runs.day_money(rx, day_start)),
+    ]
+    return [Use(cap, limit, *money) for cap, limit, money in of_all if limit is not None]
+
+
+def shortage(rx: Rx, config: Config) -> Scarce | None:
+    """Return the cap of all tickets that lets none of them start a run, None when there is none."""
+    return scarce(shared(rx, config))
+
+
+def let_go(tx: Tx, home: str, config: Config) -> None:
+    """End the waits for a cap of all tickets that leaves enough again: it was raised, or a day began."""
+    if shortage(tx, config) is None:
+        for ticket in tickets.waiting(tx, home, Cause.ALLOWANCE):
+            tickets.apply(tx, ticket, Released())
+
+
+def warn(tx: Tx, run: RunRow, config: Config) -> None:
+    """Log each cap that the end of a run brings near, once; the day's once a day, and any again after it was raised."""
+    day_start = day_start_us(tx.now_us, config.zone)
+    for use in uses(tx, run.ticket, config):
+        if not is_near(use):
+            continue
+        whose, since_us = (run.ticket, 0) if use.cap.is_of_ticket else ("", day_start if use.cap is Cap.DAY_USD else 0)
+        limit: dict[str, Value] = {"cap": str(use.cap), f"limit_{use.unit}": use.limit}
+        if not log.is_logged(tx, whose, Name.BUDGET_WARNED, limit, since_us=since_us):
+            tx.log(whose, Name.BUDGET_WARNED, limit, run=run.id, **{f"used_{use.unit}": use.used})
 
 
 def bill_of(
@@ -74,4 +131,8 @@ def bill_of(
         priced=None if unpriced else transcript.price(after.usages),
         cut=result is None and (after.cut or asking),
     )
-    return Bill(cost, len(after.usages))
+    put_in = sum(each.input + each.cache_read + each.cache_write_5m + each.cache_write_1h for each in after.usages)
+    tokens = put_in, sum(each.output for each in after.usages)
+    if not after.usages and result is not None:
+        tokens = result.input_tokens, result.output_tokens
+    return Bill(cost, len(after.usages), tokens)

@@ -15,10 +15,10 @@ from typing import ParamSpec, TypeVar
 
 from anyio.to_thread import run_sync
 
-from runner import briefing, run, tools
+from runner import accounts, briefing, run, tools
 from runner.accounts import account
 from runner.agent import Interrupted, Stop
-from runner.budget import Scarce
+from runner.budget import Cap, Scarce, allowance, remedy, told
 from runner.days import next_day_us
 from runner.effects import Ledger
 from runner.errors import ConfigError
@@ -41,7 +41,7 @@ from runner.worktree import (
     WorktreeLocked,
     WorktreeRefused,
 )
-from tickets.ticket import Cause, Expects, Fact, Finished, Held, PutBack, Reason, Stopped
+from tickets.ticket import NEVER_US, Cause, Expects, Fact, Finished, Held, PutBack, Reason, Stopped
 
 _US = 1_000_000
 _NOTE_CHARS = 2_000
@@ -119,11 +119,13 @@ class _Claim:
             return Stopped(self._token)
         if (waits := await self._waits_for_a_person()) is not None:
             return waits
+        if not await self._finished() and (short := await self._write(accounts.shortage, self._config)) is not None:
+            return await self._scarce(short)
         tree = await self._worktree()
         return await self._set_up(tree) or await self._converse_until_checked(tree)
 
     async def _converse_until_checked(self, tree: Tree) -> Fact:
-        finished = finished_conversation(await self._write(log.round_names, self._id))
+        finished = await self._finished()
         if finished:
             await self._write(queue.leave_probe, self._id)
             self._parts.wake()
@@ -139,6 +141,9 @@ class _Claim:
             if await self._write(runs.fix_rounds, self._id) >= self._config.max_fix_rounds:
                 return self.held(Reason.CHECKS, str(failed))
             finished = False
+
+    async def _finished(self) -> bool:
+        return finished_conversation(await self._write(log.round_names, self._id))
 
     async def _waits_for_a_person(self) -> Fact | None:
         """Settle the ticket's effects, and hold it for a question or an effect that only a person can settle."""
@@ -197,7 +202,7 @@ class _Claim:
             brief = await briefing.brief(self._parts, self._ledger, self._row, tree, verify=self._verify, failed=failed)
         ran = await run.converse(self._parts, self._row, tree, brief, self._stop)
         if isinstance(ran, Scarce):
-            return await self._scarce(ran)
+            return await self._scarce(ran, await self._keep(tree))
         if ran.outcome is Outcome.FINISHED:
             return None
         return await self._ended(ran, tree)
@@ -208,6 +213,8 @@ class _Claim:
             return self.stopped()
         if ran.outcome is Outcome.ASKED:
             return await self._waits_for_a_person() or PutBack(self._token, Cause.DRAIN)
+        if ran.cap is not None:
+            return await self._met(ran.cap, tree)
         note = await self._why(ran, tree)
         if RULES[ran.outcome].next is Next.PAUSE:
             self.halt = Halt(note)
@@ -223,17 +230,34 @@ class _Claim:
         )
 
     async def _why(self, ran: Ran, tree: Tree) -> str:
-        if ran.outcome is Outcome.BUDGET:
-            spent = await self._write(runs.spent, self._id)
-            cap = self._spec.budget_microusd or self._config.limits.ticket_microusd
-            where = await self._keep(tree)
-            return f"spent ${spent / 1e6:.4f} of ${cap / 1e6:.4f}; {where}; `release --budget-usd` gives it more"
         if ran.outcome is Outcome.LOOPED:
             return self.note(f"{ran.ending.detail}; {await self._keep(tree)}")
         parts = [str(ran.outcome), ran.ending.detail]
         if ran.ending.result is not None and ran.ending.result.api_error_status is not None:
             parts.insert(1, f"HTTP {ran.ending.result.api_error_status}")
         return self.note(": ".join(part for part in parts if part))
+
+    async def _met(self, cap: Cap, tree: Tree) -> Fact:
+        """Keep the work of a run that reached a cap, and say what that means for the ticket."""
+        where = await self._keep(tree)
+        uses = {use.cap: use for use in await self._write(accounts.uses, self._id, self._config)}
+        if cap.is_of_ticket:
+            return await self._scarce(Scarce(uses[cap]), where)
+        left = allowance(uses.values())
+        return await self._scarce(left if isinstance(left, Scarce) else Scarce(uses[cap], is_reserved=True), where)
+
+    async def _scarce(self, scarce: Scarce, *also: str) -> Fact:
+        """Say what follows a cap that leaves too little: the ticket is held for its own, and waits for those of all."""
+        cap = scarce.use.cap
+        note = "; ".join((told(scarce.use), *also, remedy(scarce)))
+        if cap.is_of_ticket:
+            return self.held(Reason.BUDGET, note)
+        now_us, until_us = await self.now_us(), NEVER_US
+        if scarce.is_reserved:
+            until_us = now_us + round(_RESERVED_WAIT_S * _US)
+        elif cap is Cap.DAY_USD:
+            until_us = next_day_us(now_us, self._config.zone)
+        return PutBack(self._token, Cause.ALLOWANCE, until_us, self.note(note))
 
     async def _keep(self, tree: Tree) -> str:
         """Commit the work so far, where git can, and say where it is."""
@@ -242,18 +266,6 @@ class _Claim:
         except (CommitRefused, WorktreeRefused, GitFailed) as error:
             return f"the work so far is in {tree.path}, not all of it committed: {error}"
         return f"the work so far is committed on {tree.branch} in {tree.path}"
-
-    async def _scarce(self, scarce: Scarce) -> Fact:
-        if scarce is Scarce.TICKET:
-            spent = await self._write(runs.spent, self._id)
-            note = f"spent ${spent / 1e6:.2f}: too little of its cap is left; `release --budget-usd` gives it more"
-            return self.held(Reason.BUDGET, note)
-        now_us = await self.now_us()
-        if scarce is Scarce.DAY:
-            until_us, note = next_day_us(now_us, self._config.zone), "the day's cap is spent"
-        else:
-            until_us, note = now_us + round(_RESERVED_WAIT_S * _US), "running tickets have the rest of the day's cap"
-        return PutBack(self._token, Cause.ALLOWANCE, until_us, note)
 
     async def _deliver(self, tree: Tree) -> Fact:
         """Commit, push, and see the commit at the origin; done only then."""

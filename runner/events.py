@@ -68,6 +68,7 @@ class Name(StrEnum):
     TICKET_SETTLED = "ticket.settled"
 
     BUDGET_SET = "budget.set"
+    BUDGET_WARNED = "budget.warned"
     PROCESSES_REAPED = "processes.reaped"
     WORKTREE_MADE = "worktree.made"
     WORKTREE_REUSED = "worktree.reused"
@@ -166,6 +167,7 @@ ROUTINE = frozenset(
         Name.CHECK_STARTED,
         Name.CHECK_PASSED,
         Name.CHECK_FAILED,
+        Name.BUDGET_WARNED,
     }
 )
 """What every claim writes, however soon its daemon dies; anything else is progress."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from anyio.to_thread import run_sync
 
 from runner import processes
-from runner.agent import ApiRetried, Call, Message, RateLimited, Said, Started, ToolEnded, ToolStarted
+from runner.agent import ApiRetried, Call, Message, RateLimited, Said, Started, ToolEnded, ToolStarted, Used
 from runner.events import Name, Value
 from runner.loops import Calls
 from runner.outcome import StoppedBy
@@ -38,9 +38,10 @@ class Loop:
 class Listener:
     """Puts what the agent does into the log, as it does it; a claim that is lost raises and so ends the run."""
 
-    def __init__(self, parts: Parts, row: Row, run: str, plan: Plan) -> None:
+    def __init__(self, parts: Parts, row: Row, run: str, plan: Plan, tokens: int | None) -> None:
         self._parts, self._row, self._run, self._plan = parts, row, run, plan
         self._confirmed = self._ending = False
+        self._tokens, self._cap = 0, tokens
         self._calls: dict[str, Call] = {}
         self._summaries: dict[str, str] = {}
         self._failing = Calls()
@@ -59,13 +60,17 @@ class Listener:
         await self._log(Name.TOOL_STARTED, tool_use_id=tool.tool_use_id, tool=tool.name, summary=tool.summary)
 
     async def on_message(self, message: Message) -> StoppedBy | None:
-        """Save what is worth knowing later; say so when it is the same failure once too often."""
+        """Save what is worth knowing later; say why when that ends the run."""
         await self._save(message)
         match message:
             case Said(calls=calls):
                 self._calls |= {call.tool_use_id: call for call in calls}
             case ToolEnded():
                 return self._judge(message)
+            case Used(tokens, calls_tools):
+                self._tokens += tokens
+                if calls_tools and self._cap is not None and self._tokens >= self._cap:
+                    return StoppedBy.TOKENS
             case _:
                 pass
         return None

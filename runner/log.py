@@ -25,6 +25,7 @@ WARNINGS = frozenset(
         Name.TICKET_HELD,
         Name.TICKET_PARKED,
         Name.TICKET_ORPHANED,
+        Name.BUDGET_WARNED,
         Name.SESSION_CLOSED,
         Name.AGENT_STALLED,
         Name.EFFECT_UNKNOWN,

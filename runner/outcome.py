@@ -33,6 +33,9 @@ class StoppedBy(StrEnum):
     """The result was there and the process did not go."""
     LOOP = "loop"
     """The same call failed in the same way again and again."""
+    TOKENS = "tokens"
+    ACTIVE = "active"
+    """A cap of the ticket is reached."""
 
 
 class Trouble(StrEnum):
@@ -141,7 +144,7 @@ RULES: Mapping[Outcome, Rule] = {
     Outcome.WEATHER: Rule(Next.WEATHER),
     Outcome.UNAUTHORIZED: Rule(Next.PAUSE),
     Outcome.BUDGET: Rule(Next.HOLD, hold=Reason.BUDGET),
-    Outcome.TURNS: Rule(Next.AGAIN),
+    Outcome.TURNS: Rule(Next.HOLD, hold=Reason.BUDGET),
     Outcome.SESSION_OVER: Rule(Next.AGAIN, closes_session=True),
     Outcome.STALLED: Rule(Next.AGAIN),
     Outcome.LOOPED: Rule(Next.HOLD, hold=Reason.LOOP),
@@ -169,6 +172,7 @@ _CONTEXT_FULL = frozenset({"blocking_limit", "prompt_too_long", "rapid_refill_br
 _OUR_CLOCKS = frozenset({StoppedBy.START, StoppedBy.SILENCE, StoppedBy.TOOL_SILENCE, StoppedBy.RUN})
 CLOCKS = _OUR_CLOCKS | {StoppedBy.LINGER}
 """Whatever a limit of time ended: a run, or only the process that stayed after its result."""
+_CAPS = frozenset({StoppedBy.TOKENS, StoppedBy.ACTIVE})
 _FAILED_STARTS_TO_HOLD = 6
 """Twice what gives up a session: the new one failed in the same way."""
 
@@ -183,6 +187,8 @@ def classify(end: Ending) -> Outcome:
         return Outcome.STALLED if end.confirmed else Outcome.NEVER_STARTED
     if end.stopped_by is StoppedBy.LOOP:
         return Outcome.LOOPED
+    if end.stopped_by in _CAPS:
+        return Outcome.BUDGET
     if end.stopped_by is not None and end.stopped_by is not StoppedBy.LINGER:
         return Outcome.STOPPED
     if end.exit_code is not None and (end.exit_code < 0 or end.exit_code > 128):  # noqa: PLR2004  # a shell's way to say a signal

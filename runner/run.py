@@ -16,12 +16,11 @@ from functools import partial
 from anyio.to_thread import run_sync
 
 from runner import agent, transcript
-from runner.accounts import Bill, bill_of
+from runner.accounts import Bill, bill_of, uses, warn
 from runner.agent import Stop, Tool
-from runner.budget import Scarce, allowance
+from runner.budget import Allowance, Cap, Scarce, allowance
 from runner.children import launch_variable
 from runner.config import Config
-from runner.days import day_start_us
 from runner.events import Name
 from runner.listener import Listener
 from runner.outcome import CLOCKS, RULES, Ending, Outcome, StoppedBy, classify
@@ -43,6 +42,8 @@ class Ran:
     outcome: Outcome
     ending: Ending
     bill: Bill
+    cap: Cap | None = None
+    """Which cap ended it, if one did."""
 
 
 Prompt = Callable[[Plan, int], str]
@@ -99,11 +100,12 @@ async def _run(parts: Parts, row: Row, tree: Tree, plan: Plan, brief: Brief, sto
     )
     if isinstance(begun, Scarce):
         return begun
-    listener = Listener(parts, row, begun.id, plan)
+    run, given = begun
+    listener = Listener(parts, row, run.id, plan, given.tokens)
     ending = await agent.converse(
-        _options(parts, row, tree, plan, brief, begun),
-        brief.prompt(plan, begun.allowance_microusd),
-        clocks=_clocks(parts.config),
+        _options(parts, row, tree, plan, brief, run, given),
+        brief.prompt(plan, given.microusd),
+        clocks=_clocks(parts.config, given),
         stop=stop,
         end_processes=listener.end_processes,
         before_tool=listener.before_tool,
@@ -111,29 +113,42 @@ async def _run(parts: Parts, row: Row, tree: Tree, plan: Plan, brief: Brief, sto
     )
     if listener.loop is not None:
         ending = replace(ending, detail=str(listener.loop))
-    asking = await parts.store.write(log.may_be_asking, begun.id)
-    bill = await run_sync(partial(bill_of, parts.home.claude, tree.path, begun, ending, asking=asking))
-    ran = Ran(begun.id, classify(ending), ending, bill)
+    asking = await parts.store.write(log.may_be_asking, run.id)
+    bill = await run_sync(partial(bill_of, parts.home.claude, tree.path, run, ending, asking=asking))
+    ran = Ran(run.id, classify(ending), ending, bill, _cap_met(ending, given))
     account = "" if ending.result is None else parts.redactor.text(ending.result.text)
-    if not await parts.store.write(_end, row=row, run=begun, ran=ran, listener=listener, account=account):
+    if not await parts.store.write(
+        _end, row=row, run=run, ran=ran, listener=listener, account=account, config=parts.config
+    ):
         stop.set(StoppedBy.LOST)
         return replace(ran, outcome=Outcome.STOPPED)
     return ran
 
 
+def _cap_met(ending: Ending, given: Allowance) -> Cap | None:
+    """Return which cap ended a run, None when none did."""
+    match classify(ending), ending.stopped_by:
+        case Outcome.TURNS, _:
+            return Cap.TICKET_TURNS
+        case Outcome.BUDGET, StoppedBy.TOKENS:
+            return Cap.TICKET_TOKENS
+        case Outcome.BUDGET, StoppedBy.ACTIVE:
+            return Cap.TICKET_ACTIVE_S
+        case Outcome.BUDGET, _:
+            return given.by
+        case _:
+            return None
+
+
 def _begin(
     tx: Tx, *, row: Row, plan: Plan, kind: Kind, system: str, before: transcript.Reading, config: Config
-) -> RunRow | Scarce:
-    """Give the run its allowance and write its session and its row, or say which cap forbids it."""
+) -> tuple[RunRow, Allowance] | Scarce:
+    """Give the run its allowance and write its session and its row, or say which cap forbids it.
+
+    In one transaction, so that no two starts are given the same money.
+    """
     ticket = row.ticket
-    day_spent, day_reserved = runs.day_money(tx, day_start_us(tx.now_us, config.zone))
-    given = allowance(
-        ticket_cap=row.spec.budget_microusd or config.limits.ticket_microusd,
-        ticket_spent=runs.spent(tx, ticket.id),
-        day_cap=config.limits.day_microusd,
-        day_spent=day_spent,
-        day_reserved=day_reserved,
-    )
+    given = allowance(uses(tx, ticket.id, config))
     if isinstance(given, Scarce):
         return given
     last = sessions.last_session(tx, ticket.id)
@@ -149,7 +164,7 @@ def _begin(
         )
     if tickets.get(tx, ticket.id).ticket.fresh:
         tickets.apply(tx, ticket.id, FreshUsed(ticket.token))
-    return runs.begin_run(
+    run = runs.begin_run(
         tx,
         ticket=ticket.id,
         token=ticket.token,
@@ -157,11 +172,12 @@ def _begin(
         kind=kind,
         carried_microusd=(before.total_microusd or 0) if plan.resume else 0,
         transcript_bytes=before.size_bytes,
-        allowance_microusd=given,
+        allowance_microusd=given.microusd,
     )
+    return run, given
 
 
-def _end(tx: Tx, *, row: Row, run: RunRow, ran: Ran, listener: Listener, account: str) -> bool:
+def _end(tx: Tx, *, row: Row, run: RunRow, ran: Ran, listener: Listener, account: str, config: Config) -> bool:
     """Save how a run ended; return False when the claim is not ours any more (the money is saved all the same)."""
     runs.end_run(
         tx,
@@ -169,9 +185,11 @@ def _end(tx: Tx, *, row: Row, run: RunRow, ran: Ran, listener: Listener, account
         outcome=ran.outcome,
         cost=ran.bill.cost,
         turns=ran.bill.turns,
+        tokens=ran.bill.tokens,
         result=ran.ending.result,
         cli_version=listener.cli_version,
     )
+    warn(tx, run, config)
     if not tickets.is_claimed(tx, row.ticket.id, row.ticket.token):
         return False
     if ran.ending.stopped_by in CLOCKS:
@@ -186,7 +204,9 @@ def _end(tx: Tx, *, row: Row, run: RunRow, ran: Ran, listener: Listener, account
     return True
 
 
-def _options(parts: Parts, row: Row, tree: Tree, plan: Plan, brief: Brief, run: RunRow) -> agent.Options:
+def _options(
+    parts: Parts, row: Row, tree: Tree, plan: Plan, brief: Brief, run: RunRow, given: Allowance
+) -> agent.Options:
     cookie = Cookie(str(parts.home.path), row.ticket.id, row.ticket.token)
     return agent.Options(
         cwd=tree.path,
@@ -198,13 +218,14 @@ def _options(parts: Parts, row: Row, tree: Tree, plan: Plan, brief: Brief, run: 
         system_append=brief.system,
         model=row.spec.model or parts.config.agent.model,
         tools=row.spec.tools if row.spec.tools is not None else parts.config.agent.tools,
-        max_budget_microusd=run.allowance_microusd,
+        max_budget_microusd=given.microusd,
+        max_turns=given.turns,
         own_tools=brief.tools(run.id),
         redact=parts.redactor.text,
     )
 
 
-def _clocks(config: Config) -> agent.Clocks:
+def _clocks(config: Config, given: Allowance) -> agent.Clocks:
     clocks = config.clocks
     return agent.Clocks(
         start_s=clocks.start_s,
@@ -212,6 +233,7 @@ def _clocks(config: Config) -> agent.Clocks:
         tool_silence_s=clocks.tool_silence_s,
         linger_s=clocks.linger_s,
         run_s=clocks.run_s,
+        active_s=None if given.active_us is None else given.active_us / 1e6,
     )
 
 

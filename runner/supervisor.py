@@ -18,7 +18,7 @@ from anyio.to_thread import run_sync
 from watchfiles import awatch
 
 from runner import commands, control, log, processes
-from runner.accounts import account
+from runner.accounts import account, let_go
 from runner.agent import Stop
 from runner.commands import Command
 from runner.effects import STORE_RETRY_S, Ledger
@@ -95,6 +95,7 @@ class Supervisor:
                 sweep.start_soon(self._sweep, ticket)
         await account(self.parts)
         await self.parts.store.write(_orphan_all, home, self.epoch)
+        await self.parts.store.write(let_go, home, self.parts.config)
         self.mirror.changed(*await self.parts.store.write(tickets.states))
         await run_sync(self.parts.repository.prepare)
         await self._see_base()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from runner.events import Name, Value
-from tickets.ticket import IDLE_CRASHES_TO_HOLD, Cause, Reason, State, Ticket
+from tickets.ticket import IDLE_CRASHES_TO_HOLD, NEVER_US, Cause, Reason, State, Ticket
 
 _SUMMARY_CHARS = 60
 _DECIDED = frozenset({Reason.EFFECT, Reason.APPROVAL})
@@ -21,7 +21,7 @@ _NEXT: Mapping[Reason, str] = {
     Reason.QUESTION: "`ticket-runner answer {id} TEXT`",
     Reason.EFFECT: "`ticket-runner effects {id}`, then `settle KEY`",
     Reason.APPROVAL: "`ticket-runner effects {id}`, then `approve KEY`, or `settle KEY --abandon`",
-    Reason.BUDGET: "`ticket-runner release {id} --budget-usd N`",
+    Reason.BUDGET: "`ticket-runner release {id} --budget-usd N`; for another cap, raise it, restart and `release {id}`",
     Reason.ATTEMPTS: "`ticket-runner retry {id}`",
     Reason.SESSION: "`ticket-runner retry {id} --fresh`",
     Reason.LOOP: "mend what it runs into and `ticket-runner release {id}`, or `retry {id} --fresh`",
@@ -263,6 +263,8 @@ def _own_wait(facts: Facts, queue: Queue) -> Why | None:
     else:
         because = ticket.note
     until_us = ticket.not_before_us
+    if until_us >= NEVER_US:
+        return Why(f"waits for a person: {because}", "a restart with a higher cap")
     sentence = f"waits until {clock(until_us)}"
     then = f"`ticket-runner release {ticket.id}` ends the wait"
     return Why(f"{sentence}: {because}" if because else sentence, then, until_us)

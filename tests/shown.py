@@ -36,6 +36,9 @@ class Run(BaseModel):
     carried_microusd: int
     subtype: str | None
     api_error_status: int | None
+    turns: int
+    input_tokens: int
+    output_tokens: int
 
 
 class Session(BaseModel):

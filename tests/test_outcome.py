@@ -75,7 +75,7 @@ def test_every_outcome_has_a_rule() -> None:
         (Outcome.WEATHER, Rule(Next.WEATHER)),
         (Outcome.UNAUTHORIZED, Rule(Next.PAUSE)),
         (Outcome.BUDGET, Rule(Next.HOLD, hold=Reason.BUDGET)),
-        (Outcome.TURNS, Rule(Next.AGAIN)),
+        (Outcome.TURNS, Rule(Next.HOLD, hold=Reason.BUDGET)),
         (Outcome.SESSION_OVER, Rule(Next.AGAIN, closes_session=True)),
         (Outcome.STALLED, Rule(Next.AGAIN)),
         (Outcome.LOOPED, Rule(Next.HOLD, hold=Reason.LOOP)),
@@ -161,6 +161,9 @@ def test_rule_holds_for_a_reason_only() -> None:
         (Ending(resumed=True, stopped_by=StoppedBy.DRAIN, exit_code=143), Outcome.STOPPED),
         (Ending(resumed=True, confirmed=True, stopped_by=StoppedBy.OPERATOR, exit_code=-9), Outcome.STOPPED),
         (Ending(resumed=True, stopped_by=StoppedBy.LOST, result=NOT_FOUND), Outcome.STOPPED),
+        (Ending(resumed=True, confirmed=True, stopped_by=StoppedBy.TOKENS, exit_code=143), Outcome.BUDGET),
+        (Ending(resumed=True, stopped_by=StoppedBy.ACTIVE, exit_code=143), Outcome.BUDGET),
+        (Ending(resumed=True, confirmed=True, stopped_by=StoppedBy.LINGER, result=GOOD), Outcome.FINISHED),
     ],
     ids=repr,
 )

@@ -367,7 +367,7 @@ def test_end_of_a_run_counts_once_and_needs_no_fence(place: Place) -> None:
 
 
 def test_money_of_ticket_and_day(place: Place) -> None:
-    """A ticket has spent what its runs cost; a day has spent its ended runs and reserves for those that go on."""
+    """A ticket has spent what its runs cost; a day has spent and reserves for the runs that began in it."""
     place.take("a", "b")
     place.claim()
     place.claim()
@@ -377,9 +377,11 @@ def test_money_of_ticket_and_day(place: Place) -> None:
     place.clock.pass_s(3600)
     midnight_us = place.clock.now_us
     today = place.run("a", "a-session-1")
-    assert place.store.read(runs.day_money, midnight_us) == (0, 2 * (1_000_000 + RESERVE_MICROUSD))
+    assert place.store.read(runs.day_money, midnight_us) == (0, 1_000_000 + RESERVE_MICROUSD)
+    assert place.store.read(runs.queue_money) == (1, 2 * (1_000_000 + RESERVE_MICROUSD))
     place.store.transact(runs.end_run, today, outcome=Outcome.FINISHED, cost=Cost(2**33, CostKind.ESTIMATED))
-    assert place.store.read(runs.day_money, midnight_us) == (2**33, 1_000_000 + RESERVE_MICROUSD)
+    assert place.store.read(runs.day_money, midnight_us) == (2**33, 0)
+    assert place.store.read(runs.queue_money) == (2**33 + 1, 1_000_000 + RESERVE_MICROUSD)
     assert place.store.read(runs.spent, "a") == 2**33 + 1
     assert [run.id for run in place.store.read(runs.unended)] == ["b/1"]
     assert place.store.read(runs.unended, "a") == []

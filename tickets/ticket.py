@@ -16,6 +16,9 @@ from enum import StrEnum
 IDLE_CRASHES_TO_HOLD = 3
 """Claims in a row that ended in the daemon's death with nothing new in the log."""
 
+NEVER_US = 253_370_764_800_000_000
+"""A time that does not come (the year 9999, which can still be shown): only a person lets the ticket go on."""
+
 ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 

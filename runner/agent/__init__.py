@@ -21,6 +21,7 @@ from runner.agent.words import (
     Tool,
     ToolEnded,
     ToolStarted,
+    Used,
     cli_environment,
 )
 
@@ -40,6 +41,7 @@ __all__ = [
     "Tool",
     "ToolEnded",
     "ToolStarted",
+    "Used",
     "cli_environment",
     "converse",
 ]

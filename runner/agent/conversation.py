@@ -246,6 +246,8 @@ class _Run:
             nearest = self.heard_at + clocks.silence_s, StoppedBy.SILENCE
         if clocks.run_s is not None:
             nearest = min(nearest, (self.began + clocks.run_s, StoppedBy.RUN))
+        if clocks.active_s is not None:
+            nearest = min(nearest, (self.began + clocks.active_s, StoppedBy.ACTIVE))
         return nearest[0] - now, nearest[1]
 
     async def finish(self) -> None:

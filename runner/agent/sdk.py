@@ -28,6 +28,7 @@ from claude_agent_sdk import (
     ResultError,
     ResultMessage,
     SdkMcpTool,
+    StreamEvent,
     SystemMessage,
     TextBlock,
     ToolResultBlock,
@@ -50,6 +51,7 @@ from runner.agent.words import (
     Tool,
     ToolEnded,
     ToolStarted,
+    Used,
 )
 from runner.outcome import Ending, Result, Trouble
 
@@ -181,6 +183,10 @@ def understand(frame: Frame, end: Ending, expected_session: str) -> tuple[Ending
             return replace(end, confirmed=True), [Said(frame.message_id or "", text, frame.uuid or "", calls)]
         case UserMessage(content=list(blocks)):
             return end, [_ended(block) for block in blocks if isinstance(block, ToolResultBlock)]
+        case StreamEvent(event={"type": "message_start", "message": {"usage": usage}}):
+            return end, [Used(_put_in(usage))]
+        case StreamEvent(event={"type": "message_delta", "delta": delta, "usage": usage}):
+            return end, [Used(int(usage.get("output_tokens") or 0), delta.get("stop_reason") == "tool_use")]
         case ResultMessage():
             return _same_session(replace(end, result=_result(vars(frame))), frame.session_id, expected_session), []
         case _:
@@ -252,9 +258,11 @@ def _result(data: Mapping[str, Any]) -> Result:
         turns=int(data.get("num_turns") or 0),
         total_cost_microusd=None if cost is None else round(cost * 1e6),
         text=text,
-        input_tokens=sum(
-            int(usage.get(key) or 0)
-            for key in ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
-        ),
+        input_tokens=_put_in(usage),
         output_tokens=int(usage.get("output_tokens") or 0),
     )
+
+
+def _put_in(usage: Mapping[str, Any]) -> int:
+    names = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+    return sum(int(usage.get(name) or 0) for name in names)

@@ -122,6 +122,15 @@ class ToolEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class Used:
+    """Tokens: of a request, those from and to the cache too, as its response begins; of the response as it ends."""
+
+    tokens: int
+    calls_tools: bool = False
+    """The response is whole, and the run goes on with what its tools say."""
+
+
+@dataclass(frozen=True, slots=True)
 class ApiRetried:
     """The API failed and the CLI tries again by itself, after `delay_s`."""
 
@@ -145,7 +154,7 @@ class Heard:
     """Any other sign of life, at most one a second."""
 
 
-Message = Started | Said | ToolStarted | ToolEnded | ApiRetried | RateLimited | Heard
+Message = Started | Said | Used | ToolStarted | ToolEnded | ApiRetried | RateLimited | Heard
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +171,8 @@ class Clocks:
     """From the result until the process is gone."""
     run_s: float | None
     """From the start to the result; None for no limit."""
+    active_s: float | None = None
+    """The same, by what a cap leaves."""
 
 
 def cli_environment(config_dir: Path) -> dict[str, str]:

@@ -20,6 +20,7 @@ from runner.config.file import problems_of, read_toml
 from runner.config.outside import Effects, Notify
 from runner.config.upkeep import Machine
 from runner.config.values import (
+    Amount,
     Commands,
     Count,
     CountOrNone,
@@ -84,12 +85,33 @@ class Agent(Section):
 
 
 class Limits(Section):
-    """What a ticket and a day may cost, and how long our own commands take."""
+    """What a ticket, a day and the queue may use, and how long our own commands take."""
 
     ticket_usd: Usd = Field(
         default=5.0, description="What a ticket may cost, over all its runs; a ticket may say budget_usd."
     )
     day_usd: UsdCap = Field(default=50.0, description='What a day may cost, over all tickets; or "unlimited".')
+    queue_usd: UsdCap = Field(
+        default=None,
+        description="What all tickets of the database may cost together, ever. Default: no limit.",
+        examples=[500.0],
+    )
+    ticket_turns: Amount | None = Field(
+        default=None,
+        description="Responses of the model that a ticket may have, over all its runs. Default: no limit.",
+        examples=[400],
+    )
+    ticket_tokens: Amount | None = Field(
+        default=None,
+        description="Tokens that a ticket may use, in and out, those from the cache too, over all its runs."
+        " Default: no limit.",
+        examples=[20_000_000],
+    )
+    ticket_active_s: Seconds | None = Field(
+        default=None,
+        description="Seconds that a ticket's runs may take together. Default: no limit.",
+        examples=[14400.0],
+    )
     attempts: Count = Field(
         default=3,
         description="Failures that a ticket caused itself until it is held. Overload, network and restarts are none.",
@@ -119,6 +141,16 @@ class Limits(Section):
     def day_microusd(self) -> int | None:
         """What a day may cost, None for no cap."""
         return None if self.day_usd is None else round(self.day_usd * 1_000_000)
+
+    @property
+    def queue_microusd(self) -> int | None:
+        """What all tickets may cost, None for no cap."""
+        return None if self.queue_usd is None else round(self.queue_usd * 1_000_000)
+
+    @property
+    def ticket_active_us(self) -> int | None:
+        """How long a ticket's runs may take, None for no cap."""
+        return None if self.ticket_active_s is None else round(self.ticket_active_s * 1_000_000)
 
 
 class Clocks(Section):

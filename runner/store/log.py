@@ -3,11 +3,12 @@
 `Tx.log` writes it. Does not know who reads.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, RowMapping, func, select
 
-from runner.events import FACTS, Event, Name
+from runner.events import FACTS, Event, Name, Value
 from runner.store import schema
 from runner.store.connection import Rx
 from runner.store.text import to_payload
@@ -82,9 +83,8 @@ def facts(rx: Rx, ticket: str) -> list[Event]:
 
 def moved(rx: Rx, ticket: str) -> bool:
     """Return whether the ticket's present worktree was once at another path."""
-    made = select(schema.event).where(_e.ticket == ticket, _e.name == Name.WORKTREE_MADE).order_by(_e.seq.desc())
-    last = rx.connection.execute(made.limit(1)).mappings().one_or_none()
-    return last is not None and _event(last).payload.get("moved") is True
+    made = last(rx, ticket, Name.WORKTREE_MADE)
+    return made is not None and made.payload.get("moved") is True
 
 
 def may_be_asking(rx: Rx, run: str) -> bool:
@@ -101,6 +101,20 @@ def may_be_asking(rx: Rx, run: str) -> bool:
         tool["tool_use_id"] not in ended and not str(tool["tool"]).startswith("mcp__runner__") for tool in tools
     )
     return bool(events_) and not in_tool
+
+
+def last(rx: Rx, ticket: str, name: Name) -> Event | None:
+    """Return a ticket's last event of a name, None when there is none."""
+    query = select(schema.event).where(_e.ticket == ticket, _e.name == name).order_by(_e.seq.desc()).limit(1)
+    found = rx.connection.execute(query).mappings().one_or_none()
+    return None if found is None else _event(found)
+
+
+def is_logged(rx: Rx, ticket: str, name: Name, part: Mapping[str, Value], *, since_us: int = 0) -> bool:
+    """Return whether the log has an event of that name since then whose payload has all of `part` in it."""
+    query = select(schema.event).where(_e.ticket == ticket, _e.name == name, _e.at_us >= since_us)
+    found = map(_event, rx.connection.execute(query).mappings())
+    return any(event.payload.items() >= part.items() for event in found)
 
 
 def failed_check(rx: Rx, ticket: str) -> str | None:

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import takewhile
 
-from sqlalchemy import ColumnElement, RowMapping, func, or_, select, update
+from sqlalchemy import ColumnElement, RowMapping, case, func, or_, select, true, update
 
 from runner.budget import RESERVE_MICROUSD, Cost, CostKind
 from runner.events import Name, Value
@@ -123,6 +123,7 @@ def end_run(
     outcome: Outcome,
     cost: Cost,
     turns: int = 0,
+    tokens: tuple[int, int] = (0, 0),
     result: Result | None = None,
     cli_version: str | None = None,
 ) -> bool:
@@ -146,8 +147,8 @@ def end_run(
     }
     values = facts | {
         "ended_at_us": tx.now_us,
-        "input_tokens": result.input_tokens,
-        "output_tokens": result.output_tokens,
+        "input_tokens": tokens[0],
+        "output_tokens": tokens[1],
         "cli_version": cli_version,
     }
     ending = update(schema.run).where(_r.id == run, _r.ended_at_us.is_(None)).values(values).returning(_r.ticket)
@@ -218,10 +219,46 @@ def spent(rx: Rx, ticket: str) -> int:
     return int(rx.connection.execute(select(_sum(_r.cost_microusd)).where(_r.ticket == ticket)).scalar_one())
 
 
+@dataclass(frozen=True, slots=True)
+class Used:
+    """What all of a ticket's runs used together."""
+
+    cost_microusd: int = 0
+    turns: int = 0
+    tokens: int = 0
+    active_us: int = 0
+
+
+def used(rx: Rx, ticket: str) -> Used:
+    """Return what all of a ticket's ended runs used.
+
+    A run that its daemon did not see end was active until it was last heard of: nobody knows when it ended.
+    """
+    heard = select(func.max(_e.at_us)).where(_e.run == _r.id, _e.ticket == ticket, _e.name != Name.RUN_ENDED)
+    end = case((_r.outcome == Outcome.ORPHANED, heard.scalar_subquery()), else_=_r.ended_at_us)
+    active = func.coalesce(end, _r.started_at_us) - _r.started_at_us
+    sums = select(
+        _sum(_r.cost_microusd),
+        _sum(_r.turns),
+        _sum(_r.input_tokens + _r.output_tokens),
+        _sum(case((active > 0, active), else_=0)),  # a clock can be put back
+    ).where(_r.ticket == ticket)
+    return Used(*(int(amount) for amount in rx.connection.execute(sums).one()))
+
+
 def day_money(rx: Rx, day_start_us: int) -> tuple[int, int]:
-    """Return what the runs that began since `day_start_us` cost, and what those that still go on may cost at most."""
-    cost = select(_sum(_r.cost_microusd)).where(_r.started_at_us >= day_start_us)
-    most = select(_sum(_r.allowance_microusd + RESERVE_MICROUSD)).where(_r.ended_at_us.is_(None))
+    """Return what the runs that began since `day_start_us` cost, and what those of them that go on may cost at most."""
+    return _money(rx, _r.started_at_us >= day_start_us)
+
+
+def queue_money(rx: Rx) -> tuple[int, int]:
+    """Return what all runs ever cost, and what those that go on may cost at most."""
+    return _money(rx, true())
+
+
+def _money(rx: Rx, which: ColumnElement[bool]) -> tuple[int, int]:
+    cost = select(_sum(_r.cost_microusd)).where(which)
+    most = select(_sum(_r.allowance_microusd + RESERVE_MICROUSD)).where(which, _r.ended_at_us.is_(None))
     return int(rx.connection.execute(cost).scalar_one()), int(rx.connection.execute(most).scalar_one())
 
 

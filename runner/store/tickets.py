@@ -21,6 +21,7 @@ from runner.store.errors import LostTicket, UnknownTicket
 from runner.store.text import to_json, to_words
 from tickets.source import Known
 from tickets.ticket import (
+    Cause,
     Claimed,
     Expects,
     Fact,
@@ -251,6 +252,18 @@ def orphan(tx: Tx, ticket_id: str, token: int) -> Ticket:
     """
     since_claim = log.names_since(tx, ticket_id, Name.TICKET_CLAIMED)
     return apply(tx, ticket_id, Orphaned(token, progressed(since_claim)))
+
+
+def waiting(rx: Rx, home: str, cause: Cause) -> list[str]:
+    """Return the tickets of this home that wait for a time because a claim put them back for `cause`."""
+    query = select(_t.id, _t.not_before_us).where(_claimable(home), _t.not_before_us > rx.now_us)
+    found = rx.connection.execute(query.order_by(_t.taken_at_us, _t.id)).all()
+    return [
+        each.id
+        for each in found
+        if (last := log.last(rx, each.id, Name.TICKET_PUT_BACK)) is not None
+        and last.payload.items() >= {"cause": cause, "not_before_us": each.not_before_us}.items()
+    ]
 
 
 def next_due_us(rx: Rx, home: str) -> int | None:

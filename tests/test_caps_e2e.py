@@ -1,0 +1,79 @@
+"""What the caps beside dollars do to real runs of Claude Code: they end, keep their work, and go on when raised."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from runner.events import Name
+from tests.daemons import Site, bash, say
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    """Give a place for daemons."""
+    with Site.at(tmp_path) as site:
+        yield site
+
+
+def committed(site: Site, ticket: str) -> bool:
+    """Return whether all that a ticket did is in a commit."""
+    tree, base = site.worktree(ticket), site.show(ticket).row.base_sha
+    log, left = Site.run_git(tree, "log", "--format=%s", f"{base}.."), Site.run_git(tree, "status", "--porcelain")
+    return (log, left) == (f"Work on {ticket}", "")
+
+
+def test_turns_and_tokens_end_a_run_and_its_session_goes_on_when_they_are_raised(site: Site) -> None:
+    """A run makes the turns that are left, ends with the response that crosses the tokens, and goes on when raised."""
+    site.configure(limits={"ticket_turns": 3, "ticket_tokens": 9_000})
+    small = [bash(f"echo {name} >> file.txt", input_tokens=100, output_tokens=50) for name in ("one", "two", "three")]
+    site.plays_for(
+        turns=[*small, *small, say("Done.")],
+        tokens=[
+            small[0],
+            bash("sleep 20; echo more >> file.txt", input_tokens=6_000, output_tokens=4_000),
+            say("Done."),
+        ],
+    )
+    site.add("a", "Do it, for-turns.")
+    site.add("b", "Do it, for-tokens.")
+    assert site.works_once() == 4
+    turns, tokens = site.show("a"), site.show("b")
+    assert (turns.ticket.state, turns.ticket.reason, turns.kinds) == ("held", "budget", [("first", "turns")])
+    assert (tokens.ticket.state, tokens.ticket.reason, tokens.kinds) == ("held", "budget", [("first", "budget")])
+    assert "limits.ticket_turns: 3 of 3 turns used; the work so far is committed on ticket/a" in turns.why
+    assert "limits.ticket_tokens: 10,150 of 9,000 tokens used" in tokens.why
+    assert [(run.turns, run.input_tokens, run.output_tokens) for run in (*turns.runs, *tokens.runs)] == [
+        (3, 300, 150),
+        (2, 6_100, 4_050),
+    ]
+    assert len(site.calls) == 5
+    assert committed(site, "a")
+    assert committed(site, "b")
+    assert Name.BUDGET_WARNED in site.names("a")
+    assert Name.BUDGET_WARNED in site.names("b")
+
+    site.configure(limits={"ticket_turns": 30, "ticket_tokens": 90_000})
+    site.tell("release", "a")
+    site.tell("release", "b")
+    assert site.works_once() == 0
+    for ticket in ("a", "b"):
+        shown = site.show(ticket)
+        assert (shown.ticket.state, shown.kinds[1:], len(shown.sessions)) == ("done", [("resumed", "finished")], 1)
+
+
+def test_active_time_ends_a_run(site: Site) -> None:
+    """A run is stopped when the active time of its ticket is used, as after a crash, and its work is committed."""
+    site.configure(limits={"ticket_active_s": 3.0})
+    site.plays(bash("echo one > one.txt; touch in-tool; sleep 600"), say("Done."))
+    site.add("t")
+    assert site.works_once() == 4
+    shown = site.show("t")
+    assert (shown.ticket.state, shown.ticket.reason, shown.kinds) == ("held", "budget", [("first", "budget")])
+    assert "of 3 s used" in shown.why
+    assert committed(site, "t")
+    site.configure(limits={"ticket_active_s": 300.0})
+    site.tell("release", "t")
+    assert site.works_once() == 0
+    shown = site.show("t")
+    assert (shown.kinds[1:], len(shown.sessions)) == ([("resumed", "finished")], 1)
