@@ -178,6 +178,11 @@ class _Claim:
             )
         name = Name.WORKTREE_MADE if tree.made else Name.WORKTREE_REUSED
         await self._log(name, branch=tree.branch, base_sha=tree.base_sha, note=tree.note)
+        if not await self._write(log.is_filled, self._id):
+            update = self._config.git.submodules == "update"
+            filled = await self._in_thread(partial(repository.fill, self._id, tree.base_sha, update=update))
+            if filled:
+                await self._log(Name.WORKTREE_FILLED, submodules=[*filled])
         return tree
 
     async def _set_up(self, tree: Tree) -> Fact | None:

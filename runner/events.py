@@ -72,6 +72,7 @@ class Name(StrEnum):
     PROCESSES_REAPED = "processes.reaped"
     WORKTREE_MADE = "worktree.made"
     WORKTREE_REUSED = "worktree.reused"
+    WORKTREE_FILLED = "worktree.filled"
     SETUP_STARTED = "setup.started"
     SETUP_PASSED = "setup.passed"
     SETUP_FAILED = "setup.failed"

@@ -100,6 +100,9 @@ def _repository(config: Config, environ: Mapping[str, str]) -> str:
         with Home.of(config).lock():
             repository.prepare()
             base = repository.fetch_base(config.git.base)
+            unfit = repository.unfit(base.sha, update=config.git.submodules == "update")
     except Locked:
         return f"{repository.shown} (in use by the running daemon, not tried)"
+    if unfit is not None:
+        raise RunnerError(f"{repository.shown}: no ticket can be worked on: {unfit}")
     return f"{repository.shown}, base {base.name} at {base.sha[:12]}"

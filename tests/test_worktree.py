@@ -787,17 +787,18 @@ def test_a_link_to_nothing_is_neither_committed_nor_pushed(place: Place, committ
         place.ours.commit_all("t-1", "x")
 
 
-def test_links_that_the_base_has_or_gitmodules_names_are_work(place: Place) -> None:
-    """A submodule is delivered, and so is a ticket whose base has a link of which .gitmodules says nothing."""
-    link = ("update-index", "--add", "--cacheinfo", f"160000,{place.base},link")
-    git(place.person, *link)
+def test_a_link_that_the_base_has_is_left_alone(place: Place) -> None:
+    """A ticket whose base has a link of which .gitmodules says nothing is delivered, unless it moves that link."""
+    link = ("update-index", "--add", "--cacheinfo")
+    git(place.person, *link, f"160000,{place.base},link")
     git(place.person, "commit", "-q", "-m", "Link")
     git(place.person, "push", "-q", "origin", "main")
     tree = place.tree()
-    (tree.path / ".gitmodules").write_text('[submodule "new"]\n\tpath = new\n\turl = https://example.org/new\n')
-    (tree.path / "new").mkdir()
-    git(tree.path, *link[:-1], link[-1].replace("link", "new"))
+    (tree.path / "new.txt").write_text("new\n")
     assert place.ours.commit_all("t-1", "x") == place.ours.push("t-1").sha
+    git(tree.path, *link, f"160000,{git(tree.path, 'rev-parse', 'HEAD')},link")
+    with pytest.raises(CommitRefused, match="link: is a repository of its own"):
+        place.ours.commit_all("t-1", "x")
 
 
 def test_conflicts_are_not_committed(place: Place) -> None:

@@ -10,7 +10,7 @@ what the values are used for.
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 from zoneinfo import ZoneInfo
 
 from platformdirs import user_state_path
@@ -187,6 +187,11 @@ class Git(Section):
         default=None,
         description="Branch that tickets start from, unless they say base. Default: the repository's own (its HEAD).",
         examples=["main"],
+    )
+    submodules: Literal["refuse", "update"] = Field(
+        default="refuse",
+        description='"update" checks out submodules before set-up. "refuse" holds a ticket whose base has any, before'
+        " it costs anything.",
     )
     author_name: Line = Field(default="ticket-runner", description="Author of the commits.")
     author_email: Line = Field(default="ticket-runner@localhost", description="Their address.")

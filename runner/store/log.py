@@ -134,6 +134,11 @@ def is_set_up(rx: Rx, ticket: str) -> bool:
     return Name.SETUP_ENDED in names_since(rx, ticket, Name.WORKTREE_MADE)
 
 
+def is_filled(rx: Rx, ticket: str) -> bool:
+    """Return whether the ticket's present worktree has its submodules, if there are any."""
+    return Name.WORKTREE_FILLED in names_since(rx, ticket, Name.WORKTREE_MADE)
+
+
 def _last_seq(ticket: str, name: Name) -> ColumnElement[int]:
     last = select(func.max(_e.seq)).where(_e.ticket == ticket, _e.name == name)
     return func.coalesce(last.scalar_subquery(), 0)

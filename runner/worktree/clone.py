@@ -98,7 +98,8 @@ class Clone:
             for who in ("AUTHOR", "COMMITTER")
             for what, value in (("NAME", author_name), ("EMAIL", author_email))
         }
-        self._outside_env = with_url(credential_env or {}, self.origin)
+        self._credential_env = credential_env or {}
+        self._outside_env = with_url(self._credential_env, self.origin)
         self._secrets = secrets_of(credential_env or {}, self.origin)
         self._config = _config(self.shown, author_name, author_email).encode()
         self._lock = _LOCKS.setdefault(self.state, threading.RLock())
@@ -189,9 +190,15 @@ class Clone:
         return head[1] if head else None
 
     def _outside(self, directory: Path, *arguments: str, ok: tuple[int, ...] = (0,)) -> Result:
-        """Run git that talks to the origin; what only the network did is tried again."""
-        environment = {**self._outside_env, "GIT_DIR": str(directory)}
-        command = Command(self.shown, directory, self._timeout_s, environment, self._secrets, outside=True)
+        """Run git that talks to the origin."""
+        return self._asked(self._outside_command(directory, self._outside_env, self.shown), *arguments, ok=ok)
+
+    def _outside_command(self, directory: Path, environment: Mapping[str, str], what: str) -> Command:
+        variables = {**environment, "GIT_DIR": str(directory)}
+        return Command(redact_url(what), directory, self._timeout_s, variables, self._secrets, outside=True)
+
+    def _asked(self, command: Command, *arguments: str, ok: tuple[int, ...] = (0,)) -> Result:
+        """Run git that talks to another machine; what only the network did is tried again."""
         for attempt in Retrying(
             retry=retry_if_exception_type(RepositoryUnreachable),
             stop=stop_after_attempt(_TRIES),
@@ -203,7 +210,7 @@ class Clone:
                 if result.timed_out:
                     self._free_outbox()
                 if result.status not in ok:
-                    raise why(self.shown, arguments[0], result)
+                    raise why(command.what, arguments[0], result)
                 return result
         raise AssertionError  # a Retrying returns or raises
 

@@ -6,18 +6,17 @@ ancestor of the commit or a commit of this ticket that we pushed before.
 Doing any of it twice is harmless. Knows worktrees; does not know why a ticket is delivered.
 """
 
-import os
 from dataclasses import dataclass
 
-from runner.worktree.bundle import Bundles
 from runner.worktree.clone import HEADS, checked_sha
 from runner.worktree.errors import CommitRefused, PushRefused, WorktreeRefused
+from runner.worktree.modules import Modules, changed_links, places
 from runner.worktree.origin import why
-from runner.worktree.trees import Checkout, base_ref, branch_of, put_branch_back
+from runner.worktree.trees import Checkout, branch_of, put_branch_back
 from runner.worktree.work import add_hidden, nested_repositories
 
 _PATHS_SHOWN = 5
-_LINK = "160000"
+_EDITED = "is a submodule with uncommitted changes, which no commit here can hold: undo them"
 _NESTED = "is a repository of its own: remove it or add it to .gitignore"
 
 
@@ -29,7 +28,7 @@ class Pushed:
     branch: str
 
 
-class Repository(Bundles):
+class Repository(Modules):
     """One repository, as the daemon uses it: see the bases for what it is made of."""
 
     def commit_all(self, ticket_id: str, message: str) -> str | None:
@@ -50,6 +49,8 @@ class Repository(Bundles):
         if (added := git.ask("add", "--all", "--", ":/")).status:
             raise CommitRefused(ticket_id, checkout.path, added.stderr)
         add_hidden(git, checkout.path)
+        if edited := self.edited_modules(checkout):
+            raise _refused(checkout, edited, _EDITED)
         self._refuse_links(checkout, git.run("write-tree").text)
         merging = (checkout.admin / "MERGE_HEAD").exists()
         if not merging and git.ask("diff", "--cached", "--quiet", "--no-ext-diff", "HEAD").status == 0:
@@ -62,7 +63,7 @@ class Repository(Bundles):
         """Bring `ticket/<id>` to the origin; it may be there already.
 
         Raises:
-            CommitRefused: A commit links to a repository that nobody but the worktree has.
+            CommitRefused: A commit links to a repository, or a commit of one, that nobody but the worktree has.
             PushRefused: The origin's branch holds commits that are not ours, or the origin says no.
             RepositoryUnreachable, RepositoryDenied: Try again later, or with another credential.
         """
@@ -72,6 +73,7 @@ class Repository(Bundles):
         with self._lock:
             sha = checkout.git.run("rev-parse", "--verify", f"{ref}^{{commit}}").text
             self._refuse_links(checkout, sha)
+            self.refuse_unknown_links(checkout, sha)
             outbox = self.outbox()
             outbox.run("fetch", "--quiet", "--no-tags", "--update-shallow", str(self.clone_path), f"+{ref}:{ref}")
             if outbox.sha(ref) != sha:
@@ -114,21 +116,18 @@ class Repository(Bundles):
             self._fetch()
             if not self.outbox().ask("for-each-ref", "--count=1", f"--contains={head}", HEADS).stdout:
                 raise checkout.refused(f"holds {head}, which is in no branch of {self.shown}: push it first")
-            self.clone().run("worktree", "remove", str(path))
+            forced = []
+            if self.has_modules(checkout):
+                self.refuse_lost_modules(checkout)
+                forced = ["--force"]  # without it git removes no worktree that has them
+            self.clone().run("worktree", "remove", *forced, str(path))
 
     def _refuse_links(self, checkout: Checkout, tree: str) -> None:
-        """Refuse links to nothing: those to a commit that the base has not and for which .gitmodules has no place."""
-        git = checkout.git
-        base = self.outbox().sha(base_ref(checkout.ticket_id)) or git.run("hash-object", "-t", "tree", os.devnull).text
-        changes = git.run("diff-tree", "-r", "-z", "--raw", "--no-renames", "--ignore-submodules=none", base, tree)
-        fields = changes.paths  # ":<old mode> <new mode> ...", path, and so on
-        links = {name for about, name in zip(fields[::2], fields[1::2], strict=True) if _becomes_link(about)}
-        if links:
-            blob = f"--blob={tree}:.gitmodules"
-            named = git.ask("config", blob, "--null", "--get-regexp", r"^submodule\..*\.path$").paths
-            links -= {entry.partition("\n")[2] for entry in named}
-        if links:
-            raise _refused(checkout, sorted(links), _NESTED)
+        """Refuse links to nothing: those that the base has not, or at another commit, and .gitmodules does not name."""
+        changed = changed_links(checkout.git, self.base_tree(checkout), tree)
+        nameless = changed - (places(checkout.git, tree).keys() if changed else set())
+        if nameless:
+            raise _refused(checkout, sorted(nameless), _NESTED)
 
     def _push(self, ticket_id: str, sha: str, theirs: str | None) -> None:
         ref = f"refs/heads/{branch_of(ticket_id)}"
@@ -153,11 +152,6 @@ class Repository(Bundles):
 def _pushed(ticket_id: str, sha: str) -> str:
     """Return the outbox's ref that says: this commit is ours, and may be at the origin."""
     return f"refs/pushed/{ticket_id}/{sha}"
-
-
-def _becomes_link(about: str) -> bool:
-    old, new = about.removeprefix(":").split()[:2]
-    return new == _LINK != old
 
 
 def _refused(checkout: Checkout, names: list[str], reason: str) -> CommitRefused:

@@ -224,6 +224,7 @@ UNREACHED: Mapping[Name, str] = {
     Name.AGENT_LIMITED: "Claude Code says it of subscriptions only, which the scripted model is not",
     Name.QUEUE_PROBED: "no story waits half a minute for the weather: test_weather.py lets the time pass",
     Name.BUDGET_WARNED: "no story comes near a cap: test_accounts.py does",
+    Name.WORKTREE_FILLED: "the repository of the stories has no submodules: test_modules.py has one",
     Name.BUDGET_SET: "written in the transaction of `ticket.released`, which is a moment",
 }
 """Events that no story reaches, each with the reason."""
