@@ -80,6 +80,7 @@ class Name(StrEnum):
     SESSION_OPENED = "session.opened"
     SESSION_CONFIRMED = "session.confirmed"
     SESSION_CLOSED = "session.closed"
+    SESSION_OUTDATED = "session.outdated"
     RUN_STARTED = "run.started"
     RUN_ENDED = "run.ended"
     AGENT_STARTED = "agent.started"
@@ -157,6 +158,7 @@ ROUTINE = frozenset(
         Name.WORKTREE_REUSED,
         Name.SESSION_OPENED,
         Name.SESSION_CLOSED,
+        Name.SESSION_OUTDATED,
         Name.RUN_STARTED,
         Name.RUN_ENDED,
         Name.AGENT_STARTED,

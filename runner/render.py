@@ -94,8 +94,10 @@ def details(view: Details, console: Console) -> None:
     if view.sessions:
         console.print("\nsessions", style="bold")
     for session in view.sessions:
-        closed = f"closed: {session.closed_reason}" if session.closed_reason else ""
-        console.print(shown(f"  {session.generation}  {session.id}  {clock(session.opened_at_us)}  {closed}"))
+        marks = [f"closed: {session.closed_reason}"] if session.closed_reason else []
+        marks += ["its rules are older than the daemon's"] if session.is_outdated else []
+        about = f"{session.generation}  {session.id}  {clock(session.opened_at_us)}"
+        console.print(shown(f"  {about}  {'; '.join(marks)}"))
     if view.runs:
         console.print("\nruns", style="bold")
         console.print(_runs(view.runs))
@@ -178,7 +180,7 @@ def _cells(line: Line, view: Overview) -> tuple[Text, ...]:
         Text(ticket.state, style=_COLOURS.get(ticket.state, "")),
         shown(view.why[ticket.id].sentence.partition("\n")[0]),
         shown((line.session or "")[:8]),
-        shown(str(line.generation or "")),
+        shown(f"{line.generation or ''}{', older rules' if line.is_outdated else ''}"),
         shown(_counted(sums)),
         shown(str(sums.turns)),
         shown(_spent(sums)),

@@ -83,7 +83,13 @@ async def converse(parts: Parts, row: Row, tree: Tree, brief: Brief, stop: Stop)
     """
     known = _Generations(parts, row, tree)
     last = await parts.store.write(sessions.last_session, row.ticket.id)
-    plan = choose(last, name=known.id, transcript=known.transcript, fresh=row.ticket.fresh)
+    plan = choose(
+        last,
+        name=known.id,
+        transcript=known.transcript,
+        fresh=row.ticket.fresh,
+        rules=_sha(brief.system) if parts.config.agent.on_rules_changed == "fresh" else None,
+    )
     ran = await _run(parts, row, tree, plan, brief, stop)
     if isinstance(ran, Scarce) or ran.outcome is not Outcome.RESUME_FAILED:
         return ran
@@ -152,16 +158,18 @@ def _begin(
     if isinstance(given, Scarce):
         return given
     last = sessions.last_session(tx, ticket.id)
-    if last is None or last.id != plan.id:
+    if last is None or last.id != plan.id or not plan.resume:
         sessions.open_session(
             tx,
             ticket.id,
             ticket.token,
             session=plan.id,
             generation=plan.generation,
-            prompt_sha=hashlib.sha256(system.encode()).hexdigest(),
+            prompt_sha=_sha(system),
             close_previous=plan.close,
         )
+    else:
+        sessions.resume_session(tx, plan.id, _sha(system))
     if tickets.get(tx, ticket.id).ticket.fresh:
         tickets.apply(tx, ticket.id, FreshUsed(ticket.token))
     run = runs.begin_run(
@@ -175,6 +183,10 @@ def _begin(
         allowance_microusd=given.microusd,
     )
     return run, given
+
+
+def _sha(system: str) -> str:
+    return hashlib.sha256(system.encode()).hexdigest()
 
 
 def _end(tx: Tx, *, row: Row, run: RunRow, ran: Ran, listener: Listener, account: str, config: Config) -> bool:

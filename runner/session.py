@@ -48,6 +48,8 @@ class Session:
     """A real assistant message was seen in it."""
     closed: str | None = None
     """Why it cannot go on."""
+    rules: str = ""
+    """Hash of the rules that it was opened with: the CLI keeps to those."""
     unexplained: int = 0
     """Its latest runs that failed, in a row, before an assistant message and for no known reason."""
 
@@ -76,6 +78,7 @@ def choose(
     name: Callable[[int], str],
     transcript: Callable[[int], Transcript],
     fresh: bool = False,
+    rules: str | None = None,
 ) -> Plan:
     """Return which session the next run of a ticket uses.
 
@@ -84,10 +87,11 @@ def choose(
         name: The id of a generation.
         transcript: What is on disk for a generation.
         fresh: A person asked for a new session.
+        rules: Hash of the rules that a session must have been opened with; None when any will do.
     """
     if last is None:
         return _choose_without_record(name, transcript, fresh=fresh)
-    why = last.closed or _reason_to_leave(last, transcript(last.generation), fresh=fresh)
+    why = last.closed or _reason_to_leave(last, transcript(last.generation), fresh=fresh, rules=rules)
     if why is not None:
         return _next_generation(last.generation, name, transcript, close=None if last.closed else why)
     if transcript(last.generation) is Transcript.MISSING and not last.confirmed:
@@ -100,13 +104,16 @@ def after_failed_resume(last: Session, *, name: Callable[[int], str], transcript
     return _next_generation(last.generation, name, transcript, close="resume_failed")
 
 
-def _reason_to_leave(last: Session, transcript: Transcript, *, fresh: bool) -> str | None:
+def _reason_to_leave(last: Session, transcript: Transcript, *, fresh: bool, rules: str | None) -> str | None:
     if fresh:
         return "operator"
     if transcript is Transcript.UNUSABLE:
         return "transcript_unusable"
     if last.unexplained >= UNEXPLAINED_TO_FRESH:
         return "unexplained"
+    has_rules = last.confirmed or transcript is Transcript.USABLE  # else nobody has been told them yet
+    if has_rules and rules not in {None, last.rules}:
+        return "rules_changed"
     return None
 
 

@@ -144,4 +144,5 @@ def test_a_deadline_wakes_the_daemon(site: Site) -> None:
     refused = next(call for call in site.calls if call.turn == 1)
     assert "answer" in final_text_of(refused.body)
     assert [kind for kind, _ in site.show("t").kinds] == ["first", "resumed"]
+    assert Name.SESSION_OUTDATED not in site.names("t"), "its rules are the same at each claim"
     assert "Red. (by deadline)" in site.tell("show", "t")

@@ -26,6 +26,7 @@ SESSIONS = st.builds(
     generation=st.integers(1, 4),
     confirmed=st.booleans(),
     closed=st.none() | st.just("prompt_too_long"),
+    rules=st.sampled_from(["old", "new"]),
     unexplained=st.integers(0, 4),
 )
 DISKS = st.lists(st.sampled_from(Transcript), max_size=6)
@@ -41,9 +42,9 @@ def disk(*states: Transcript) -> Callable[[int], Transcript]:
     return lambda generation: states[generation - 1] if generation <= len(states) else MISSING
 
 
-def plan(last: Session | None, *states: Transcript, fresh: bool = False) -> Plan:
+def plan(last: Session | None, *states: Transcript, fresh: bool = False, rules: str | None = None) -> Plan:
     """Return what the next run does, with `states` on disk."""
-    return choose(last, name=name, transcript=disk(*states), fresh=fresh)
+    return choose(last, name=name, transcript=disk(*states), fresh=fresh, rules=rules)
 
 
 def test_id_is_found_again_without_a_database() -> None:
@@ -98,6 +99,28 @@ def test_person_gets_a_new_session() -> None:
     """A person's wish for a new session closes one that could go on."""
     expected = Plan(Kind.FALLBACK, "id-2", 2, resume=False, close="operator")
     assert plan(Session("a", 1, confirmed=True), USABLE, fresh=True) == expected
+
+
+@pytest.mark.parametrize(
+    ("confirmed", "state", "rules", "close"),
+    [
+        (True, USABLE, "new", "rules_changed"),
+        (False, USABLE, "new", "rules_changed"),
+        (True, MISSING, "new", "rules_changed"),
+        (False, MISSING, "new", None),
+        (True, UNUSABLE, "new", "transcript_unusable"),
+        (True, USABLE, "old", None),
+        (True, USABLE, None, None),
+    ],
+)
+def test_a_session_of_other_rules_is_left_where_that_is_asked_for(
+    *, confirmed: bool, state: Transcript, rules: str | None, close: str | None
+) -> None:
+    """A session that was told other rules makes way; one that was told none yet, or has the same, goes on."""
+    chosen = plan(Session("a", 1, confirmed, rules="old"), state, rules=rules)
+    assert (chosen.close, chosen.generation) == (close, 1 if close is None else 2)
+    left = Session("a", 1, confirmed, closed="rules_changed", rules="old")
+    assert plan(left, state, rules=rules).close is None, "it is closed once"
 
 
 @pytest.mark.parametrize(("failures", "generation"), [(0, 1), (2, 1), (3, 2), (4, 2)])

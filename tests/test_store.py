@@ -402,6 +402,23 @@ def test_process_of_a_run_is_saved(place: Place) -> None:
         place.store.transact(runs.set_pid, "a/2", 1, 1)
 
 
+def test_rules_that_changed_mark_a_session(place: Place) -> None:
+    """A session that is resumed under other rules is marked and that logged once, until they are its own again."""
+    place.take("a")
+    place.claim()
+    place.run("a")
+    seen = []
+    for sha in ("sha", "new", "new", "sha", "newer"):
+        place.store.transact(sessions.resume_session, "a-session-1", sha)
+        (session,) = place.store.read(sessions.sessions_of, "a")
+        (line,) = place.store.read(overview)
+        assert line.is_outdated == session.is_outdated
+        seen.append((session.is_outdated, session.prompt_sha))
+    assert seen == [(False, "sha"), (True, "sha"), (True, "sha"), (False, "sha"), (True, "sha")]
+    told = [event.payload["latest_sha"] for event in place.log("a") if event.name is Name.SESSION_OUTDATED]
+    assert told == ["new", "newer"]
+
+
 def test_session_is_opened_confirmed_and_closed_once(place: Place) -> None:
     """A session opens and is confirmed once, keeps its first closing reason, and gives way to the next generation."""
     place.take("a")
@@ -411,11 +428,11 @@ def test_session_is_opened_confirmed_and_closed_once(place: Place) -> None:
     place.store.transact(open_, "a", 1, session="a-session-1", generation=1, prompt_sha="new")
     for _ in range(2):
         place.store.transact(sessions.confirm_session, "a-session-1", run)
-    assert place.store.read(sessions.last_session, "a") == Session("a-session-1", 1, confirmed=True)
+    assert place.store.read(sessions.last_session, "a") == Session("a-session-1", 1, confirmed=True, rules="new")
     assert place.store.read(runs.get_run, run).confirmed
     place.store.transact(open_, "a", 1, session="s2", generation=2, prompt_sha="new", close_previous="operator")
     place.store.transact(sessions.close_session, "a-session-1", "later")
-    assert place.store.read(sessions.last_session, "a") == Session("s2", 2, confirmed=False)
+    assert place.store.read(sessions.last_session, "a") == Session("s2", 2, confirmed=False, rules="new")
     first, second = place.store.read(sessions.sessions_of, "a")
     assert (first.closed_reason, first.prompt_sha, second.closed_reason) == ("operator", "new", None)
     about = [event.name for event in place.log("a") if event.name.startswith("session.")]

@@ -77,6 +77,12 @@ class Agent(Section):
         description="How often the CLI repeats a call that failed (4 take about 10 s). After that the ticket goes back"
         " to the queue, and waits without a process.",
     )
+    on_rules_changed: Literal["keep", "fresh"] = Field(
+        default="keep",
+        description="What to do with a session whose rules (the repository's CLAUDE.md or AGENTS.md, the verify"
+        ' commands, what this program says itself) have changed since it began: "keep" goes on in it, with the rules'
+        ' that it has; "fresh" goes on in a new session, which is told what was done.',
+    )
     environment: Environment = Field(
         default={},
         description="Variables for the CLI, beside those of [env]. Default: none.",

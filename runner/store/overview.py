@@ -60,6 +60,8 @@ class Line:
     session: str | None
     generation: int | None
     prompt_sha: str | None
+    is_outdated: bool
+    """The session's rules are older than those of the daemon that resumed it last."""
     last_event: Name | None
     last_event_at_us: int | None
     last_payload: Mapping[str, Value]
@@ -89,6 +91,7 @@ def overview(
         Line(
             ticket=to_ticket(found),
             **{name: found[name] for name in _PLAIN},
+            is_outdated=bool(found["is_outdated"]),
             sums=sums.get(found["id"], Sums()),
             last_event=None if found["last_event"] is None else Name(found["last_event"]),
             last_payload={} if found["last_payload"] is None else to_payload(found["last_payload"]),
@@ -130,6 +133,7 @@ def _lines(chosen: Select[tuple[str]]) -> Select[tuple[object, ...]]:
             _s.id.label("session"),
             _s.generation,
             _s.prompt_sha,
+            and_(_s.latest_prompt_sha.is_not(None), _s.latest_prompt_sha != _s.prompt_sha).label("is_outdated"),
             _e.name.label("last_event"),
             _e.at_us.label("last_event_at_us"),
             _e.payload.label("last_payload"),

@@ -93,6 +93,7 @@ session = Table(
     Column("ticket", Words, ForeignKey("ticket.id"), nullable=False),
     Column("generation", Integer, nullable=False),
     Column("prompt_sha", Words, nullable=False),
+    Column("latest_prompt_sha", Words),
     Column("confirmed", Boolean, nullable=False),
     Column("closed_reason", Words),
     Column("opened_at_us", BigInteger, nullable=False),

@@ -32,10 +32,18 @@ class SessionRow:
     ticket: str
     generation: int
     prompt_sha: str
+    """Hash of what we told the agent besides the ticket; Claude Code keeps to that."""
+    latest_prompt_sha: str | None
+    """Hash of what the latest run that resumed it would have been told; None when none did."""
     confirmed: bool
     closed_reason: str | None
     opened_at_us: int
     closed_at_us: int | None
+
+    @property
+    def is_outdated(self) -> bool:
+        """Its rules are older than those of the daemon that resumed it last."""
+        return self.latest_prompt_sha not in {None, self.prompt_sha}
 
 
 def open_session(
@@ -81,6 +89,20 @@ def open_session(
     tx.log(ticket, Name.SESSION_OPENED, session=session, generation=generation, prompt_sha=prompt_sha)
 
 
+def resume_session(tx: Tx, session: str, prompt_sha: str) -> None:
+    """Save what a run that resumes a session would be told if that were new; logged when it is news.
+
+    Raises:
+        UnknownRow: There is no such session.
+    """
+    row = _get(tx, session)
+    if prompt_sha == (row.latest_prompt_sha or row.prompt_sha):
+        return
+    tx.connection.execute(update(schema.session).where(_s.id == session).values(latest_prompt_sha=prompt_sha))
+    if prompt_sha != row.prompt_sha:
+        tx.log(row.ticket, Name.SESSION_OUTDATED, session=session, prompt_sha=row.prompt_sha, latest_sha=prompt_sha)
+
+
 def confirm_session(tx: Tx, session: str, run: str) -> None:
     """Save that a real assistant message was seen in a session, and in a run.
 
@@ -115,7 +137,7 @@ def last_session(rx: Rx, ticket: str) -> Session | None:
     if last is None:
         return None
     unexplained = runs.in_a_row(rx, _r.session == last.id, {Outcome.UNEXPLAINED})
-    return Session(last.id, last.generation, last.confirmed, last.closed_reason, unexplained)
+    return Session(last.id, last.generation, last.confirmed, last.closed_reason, last.prompt_sha, unexplained)
 
 
 def sessions_of(rx: Rx, ticket: str) -> list[SessionRow]:

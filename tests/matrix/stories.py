@@ -225,6 +225,7 @@ UNREACHED: Mapping[Name, str] = {
     Name.QUEUE_PROBED: "no story waits half a minute for the weather: test_weather.py lets the time pass",
     Name.BUDGET_WARNED: "no story comes near a cap: test_accounts.py does",
     Name.WORKTREE_FILLED: "the repository of the stories has no submodules: test_modules.py has one",
+    Name.SESSION_OUTDATED: "no story changes the rules under a session: test_rules.py does",
     Name.BUDGET_SET: "written in the transaction of `ticket.released`, which is a moment",
 }
 """Events that no story reaches, each with the reason."""

@@ -130,6 +130,7 @@ def _session() -> None:
         sa.Column("ticket", sa.Text(), nullable=False),
         sa.Column("generation", sa.Integer(), nullable=False),
         sa.Column("prompt_sha", sa.Text(), nullable=False),
+        sa.Column("latest_prompt_sha", sa.Text()),
         sa.Column("confirmed", sa.Boolean(), nullable=False),
         sa.Column("closed_reason", sa.Text()),
         sa.Column("opened_at_us", sa.BigInteger(), nullable=False),
