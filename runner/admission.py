@@ -9,7 +9,7 @@ Pure. Knows no store, no machine and no clock.
 
 from dataclasses import dataclass
 
-from runner.outcome import weather_delay_s
+from runner.outcome import WAITS, Waits, weather_delay_s
 
 WEATHER = "weather"
 """The reason of a pause that ends by itself."""
@@ -64,7 +64,7 @@ def closed_by_pause(pause: Pause | None, *, now_us: int) -> Closed | None:
 
 
 def after_weather(
-    pause: Pause | None, *, now_us: int, reset_at_us: int | None, chance: float
+    pause: Pause | None, *, now_us: int, reset_at_us: int | None, chance: float, waits: Waits = WAITS
 ) -> tuple[int, int] | None:
     """Return how many pauses in a row it is and until when, now that a run ended in weather; None when it stays.
 
@@ -76,20 +76,22 @@ def after_weather(
         now_us: The time.
         reset_at_us: When the limit ends, if the API said so.
         chance: From 0 up to 1, at random.
+        waits: How long a pause is.
     """
+
+    def until_us(number: int, since_us: int) -> int:
+        wait_us = weather_delay_s(number, waits) * _US
+        return max(since_us + round(wait_us), reset_at_us or 0) + round(wait_us * _SPREAD * chance)
+
     if pause is None:
-        return 1, _until_us(1, now_us, reset_at_us, chance)
+        return 1, until_us(1, now_us)
     if pause.until_us is None or pause.probe is not None:
         return None
     if now_us >= pause.until_us:
-        return pause.waits + 1, _until_us(pause.waits + 1, now_us, reset_at_us, chance)
-    until_us = _until_us(pause.waits, pause.since_us, reset_at_us, chance)
-    return None if reset_at_us is None or reset_at_us <= pause.until_us else (pause.waits, until_us)
-
-
-def _until_us(waits: int, since_us: int, reset_at_us: int | None, chance: float) -> int:
-    wait_us = weather_delay_s(waits) * _US
-    return max(since_us + round(wait_us), reset_at_us or 0) + round(wait_us * _SPREAD * chance)
+        return pause.waits + 1, until_us(pause.waits + 1, now_us)
+    if reset_at_us is None or reset_at_us <= pause.until_us:
+        return None
+    return pause.waits, until_us(pause.waits, pause.since_us)
 
 
 def title(note: str) -> str:

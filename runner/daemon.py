@@ -20,6 +20,7 @@ from runner.config import Config, credential
 from runner.errors import ConfigError, Exit
 from runner.events import Event
 from runner.home import Home
+from runner.outcome import Waits
 from runner.parts import Parts
 from runner.performers import performers, secrets_of
 from runner.redact import Redactor
@@ -127,7 +128,8 @@ def cli_of(config: Config) -> Path:
 def _told(config: Config) -> Told:
     notify = config.notify
     configured = notify.command is not None or notify.url is not None
-    return Told(frozenset(map(State, notify.on)) if configured else frozenset())
+    waits = Waits(config.clocks.weather_s, config.clocks.weather_max_s)
+    return Told(frozenset(map(State, notify.on)) if configured else frozenset(), waits)
 
 
 def git_secrets(config: Config, environ: Mapping[str, str]) -> list[str]:

@@ -288,6 +288,17 @@ def retry_delay_s(attempt: int, *, base_s: float = 10.0, cap_s: float = 300.0) -
     return min(base_s * 2.0 ** min(attempt - 1, 64), cap_s)  # a float overflows at exponent 1024
 
 
-def weather_delay_s(wait: int) -> float:
-    """Return how long to wait for what is nobody's fault, for the `wait`-th time in a row: 30 s to 30 min."""
-    return retry_delay_s(wait, base_s=30.0, cap_s=1800.0)
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """How long to wait for what is nobody's fault: doubling from the first to the longest."""
+
+    first_s: float = 30.0
+    longest_s: float = 1800.0
+
+
+WAITS = Waits()
+
+
+def weather_delay_s(wait: int, waits: Waits = WAITS) -> float:
+    """Return how long to wait for what is nobody's fault, for the `wait`-th time in a row."""
+    return retry_delay_s(wait, base_s=waits.first_s, cap_s=waits.longest_s)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from runner.claim import Report
 from runner.effects import effect_key
 from runner.events import Value
+from runner.outcome import WAITS, Waits
 from runner.store import Tx, effects, queue, sessions, tickets
 from runner.store.effects import NOTIFY, REPORT, Wish
 from runner.why import next_step
@@ -22,6 +23,8 @@ class Told:
 
     notify_on: frozenset[State]
     """The states of which a person is notified."""
+    waits: Waits = WAITS
+    """How long the queue pauses for the weather."""
 
 
 def save(tx: Tx, ticket_id: str, reported: Callable[[int], Report], told: Told, *, chance: float) -> Ticket:
@@ -42,7 +45,9 @@ def save(tx: Tx, ticket_id: str, reported: Callable[[int], Report], told: Told, 
     if row.ticket.stop is Stop.RETRY and isinstance(report.fact, Stopped):
         after = tickets.apply(tx, ticket_id, Retried(fresh=row.ticket.fresh))
     if (halt := report.halt) is not None and halt.is_weather:
-        queue.wait_for_weather(tx, note=halt.note, reset_at_us=halt.reset_at_us, by=ticket_id, chance=chance)
+        queue.wait_for_weather(
+            tx, note=halt.note, reset_at_us=halt.reset_at_us, by=ticket_id, chance=chance, waits=told.waits
+        )
     elif halt is not None:
         queue.pause(tx, reason="ticket", note=halt.note, by=ticket_id)
     if isinstance(report.fact, Finished | Held):

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.admission import WEATHER, Closed, Pause, after_weather, closed_by_pause
+from runner.outcome import Waits
 
 SECOND = 1_000_000
 NOW_US = 1_000_000 * SECOND
@@ -66,6 +67,16 @@ def test_what_a_run_that_met_the_weather_does_to_the_queue(
     waits, wait_s = after
     spread_s = chance * 0.5 * min(30 * 2 ** min(waits - 1, 10), 1800)
     assert came == (waits, NOW_US + round((wait_s + spread_s) * SECOND))
+
+
+def test_the_waits_are_those_of_the_configuration() -> None:
+    """A pause is as long as was configured, and doubles up to the longest that was."""
+    waits = Waits(2.0, 5.0)
+    ends = [
+        after_weather(replace(DUE, waits=number), now_us=NOW_US, reset_at_us=None, chance=0, waits=waits)
+        for number in range(3)
+    ]
+    assert ends == [(number, NOW_US + wait_s * SECOND) for number, wait_s in ((1, 2), (2, 4), (3, 5))]
 
 
 @given(st.integers(0, 99), st.none() | st.integers(0, 10**6), st.floats(0, 1, exclude_max=True))

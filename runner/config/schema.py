@@ -179,6 +179,12 @@ class Clocks(Section):
         description="Seconds for running tickets to finish when the daemon is asked to stop; they resume at the next"
         " start. The unit's TimeoutStopSec= has to be longer by a minute.",
     )
+    weather_s: Seconds = Field(
+        default=30.0,
+        description="Seconds that the queue waits when the model's API is overloaded, limits the rate or fails, unless"
+        " it says for how long; after that one ticket tries, and each failure doubles the wait.",
+    )
+    weather_max_s: Seconds = Field(default=1800.0, description="The longest of these waits.")
     lease_s: Seconds = Field(
         default=60.0,
         ge=5,

@@ -7,6 +7,7 @@ from sqlalchemy import delete, select, update
 
 from runner.admission import WEATHER, Pause, after_weather, title
 from runner.events import Name
+from runner.outcome import WAITS, Waits
 from runner.store import schema
 from runner.store.connection import Rx, Tx
 from runner.store.errors import UnknownRow
@@ -55,7 +56,9 @@ def pause(tx: Tx, *, reason: str, note: str, by: str) -> bool:
     return True
 
 
-def wait_for_weather(tx: Tx, *, note: str, reset_at_us: int | None, by: str, chance: float) -> bool:
+def wait_for_weather(
+    tx: Tx, *, note: str, reset_at_us: int | None, by: str, chance: float, waits: Waits = WAITS
+) -> bool:
     """Pause the queue now that a run ended in weather; False when that says nothing new.
 
     Args:
@@ -64,12 +67,13 @@ def wait_for_weather(tx: Tx, *, note: str, reset_at_us: int | None, by: str, cha
         reset_at_us: When the limit ends, if the API said so.
         by: The ticket.
         chance: From 0 up to 1, at random.
+        waits: How long a pause is.
     """
-    after = after_weather(paused(tx), now_us=tx.now_us, reset_at_us=reset_at_us, chance=chance)
+    after = after_weather(paused(tx), now_us=tx.now_us, reset_at_us=reset_at_us, chance=chance, waits=waits)
     if after is None:
         return False
-    waits, until_us = after
-    _save(tx, {"waits": waits, "probe": None})
+    number, until_us = after
+    _save(tx, {"waits": number, "probe": None})
     _pause(tx, reason=WEATHER, note=note, until_us=until_us, by=by)
     return True
 
