@@ -16,7 +16,8 @@ from rich.text import Text
 
 from runner.budget import Cost, CostKind
 from runner.events import Event
-from runner.status import Details, Overview
+from runner.status import Details, Explanation, Money, Overview
+from runner.store.effects import OPEN as OPEN_EFFECTS
 from runner.store.effects import EffectRow
 from runner.store.log import Entry
 from runner.store.overview import Line, Sums
@@ -35,6 +36,7 @@ _HEADS = [
 _WHY = 2
 _LEAST_ROOM = 24
 _KEY_CHARS = 40
+_EXPLAINED_EVENTS = 8
 _NAMED = 10  # files that wait
 _NARROW = 120
 _GAP = "  "
@@ -55,11 +57,12 @@ def overview(view: Overview, console: Console) -> None:
     today = f"${total / 1e6:.4f} for these tickets; today ${view.spent_today_microusd / 1e6:.4f} spent"
     console.print(f"\n{today}, ${view.reserved_microusd / 1e6:.2f} reserved")
     console.print("no daemon runs" if view.daemon is None else f"daemon: pid {view.daemon or 'unknown'}")
-    if view.pause is not None:
-        until = f" until {clock(view.pause.until_us)}" if view.pause.until_us else ""
-        why_paused = f": {view.pause.note}" if view.pause.note else ""
-        console.print(shown(f"paused{until} by {view.pause.by}{why_paused}"), style="yellow")
-        console.print("`ticket-runner resume` lets the queue go on")
+    if view.closed is not None:
+        by = "" if view.pause is None else f" (by {view.pause.by}, {lasted(view.now_us - view.pause.since_us)} ago)"
+        console.print(shown(f"{view.closed.sentence}{by}"), style="yellow")
+        console.print(view.closed.then, end="\n" if view.closed.then else "")
+    elif view.pause is not None:
+        console.print("the queue waited for the weather: the next ticket tries whether it is over", style="yellow")
     if view.waiting:
         console.print(shown(f"{_counted_files(len(view.waiting))} in the folder: {', '.join(view.waiting[:_NAMED])}"))
     for refusal in view.refused:
@@ -112,16 +115,51 @@ def details(view: Details, console: Console) -> None:
     events(view.events, console)
 
 
+def explanation(view: Explanation, console: Console) -> None:
+    """Print why a ticket is not running, what would make it run, and the facts behind that."""
+    known = view.details
+    console.print(shown(f"{view.id}  {known.row.ticket.state if known else 'in the folder'}"), style="bold")
+    told = {"why": view.why.sentence, "next": _next(view.why), **({} if known is None else _behind(view, known))}
+    told["daemon"] = "none runs" if view.daemon is None else f"pid {view.daemon or 'unknown'}"
+    for name, value in told.items():
+        if value:
+            console.print(shown(f"{name:>8}  {value}"))
+    if known is not None:
+        console.print("\nlast events", style="bold")
+        events(known.events[-_EXPLAINED_EVENTS:], console)
+
+
+def _behind(view: Explanation, known: Details) -> dict[str, str]:
+    """Return the facts behind an explanation, as they are read."""
+    ticket, today = known.row.ticket, view.today or Money(0, 0, None)
+    last = known.sessions[-1] if known.sessions else None
+    left = dollars(max(known.cap_microusd - known.spent_microusd, 0))
+    cap = "no cap" if today.cap_microusd is None else f"of {dollars(today.cap_microusd)}"
+    place = "" if view.place is None else f"; number {view.place} of those that are due"
+    undone = [f"{row.key} ({row.word})" for row in known.effects if row.state in OPEN_EFFECTS]
+    closed = f", closed: {last.closed_reason}" if last is not None and last.closed_reason else ""
+    return {
+        "tries": f"claim {ticket.token} of round {ticket.round}; {ticket.attempts} of {view.attempts} failures that"
+        f" hold it, {ticket.waits} waits in a row",
+        "spent": f"{_spent(known.sums)} of {dollars(known.cap_microusd)}, {left} left",
+        "today": f"{dollars(today.spent_microusd)} spent, {dollars(today.reserved_microusd)} reserved, {cap}",
+        "slots": f"{view.running} of {view.slots} taken{place}",
+        "session": "" if last is None else f"{last.id}, generation {last.generation}{closed}",
+        "runs": f"{_counted(known.sums)}, {known.sums.turns} turns",
+        "effects": ", ".join(undone),
+        "home": known.row.home or "",
+    }
+
+
 def effects(rows: Iterable[EffectRow], console: Console) -> None:
     """Print one row per effect."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("key", "kind", "state", "tries", "outcome"):
         table.add_column(name, overflow="fold", no_wrap=name == "key", min_width=_KEY_CHARS if name == "key" else None)
     for row in rows:
-        state = "unknown" if row.is_unknown else "approval" if row.waits_for_approval else str(row.state)
         asked = ", ".join(f"{name}={value}" for name, value in row.payload.items())  # what a person says yes or no to
         said = asked if row.waits_for_approval else (row.outcome or "").partition("\n")[0]
-        table.add_row(*map(shown, (row.key, row.kind, state, str(row.attempts), said)))
+        table.add_row(*map(shown, (row.key, row.kind, row.word, str(row.attempts), said)))
     console.print(table if table.row_count else "no effects")
 
 

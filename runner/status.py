@@ -4,11 +4,13 @@ Reads the store, the lock and the names in the queue folder, so it works with th
 down, and needs neither the SDK nor git.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime
+from pathlib import Path
+from zoneinfo import ZoneInfo
 
-from runner.admission import Pause, closed_by_pause
+from runner.admission import Closed, Pause, closed_by_pause
 from runner.config import Config
 from runner.days import day_start_us
 from runner.home import Home
@@ -19,7 +21,7 @@ from runner.store.questions import Question
 from runner.store.runs import RunRow
 from runner.store.sessions import SessionRow
 from runner.store.tickets import Row
-from runner.why import Asked, Facts, Last, Owner, Queue, Why, closed, why
+from runner.why import Asked, Facts, Last, Owner, Queue, Why, closed, in_the_folder, not_taken, why
 from tickets import folder
 from tickets.source import Refused
 from tickets.ticket import State
@@ -42,8 +44,11 @@ class Around:
     attempts: int
     cap_microusd: int
     """Of a ticket that does not name one."""
-    zone: tzinfo
+    day_cap_microusd: int | None
+    zone: ZoneInfo
     """Of the days that a cap counts."""
+    queue: Path
+    """The folder of the tickets."""
     files: tuple[str, ...]
     """The ids of the files in the queue folder."""
 
@@ -57,7 +62,9 @@ class Around:
             config.concurrency,
             config.limits.attempts,
             config.limits.ticket_microusd,
+            config.limits.day_microusd,
             config.zone,
+            config.queue_directory,
             tuple(folder.names(config.queue_directory)),
         )
 
@@ -73,6 +80,8 @@ class Overview:
     waiting: list[str]
     """The ids of the files that nothing has taken in yet."""
     pause: Pause | None
+    closed: Why | None
+    """Why no ticket is started."""
     refused: list[Refused]
     spent_today_microusd: int
     reserved_microusd: int
@@ -99,17 +108,47 @@ class Details:
     events: list[log.Entry]
 
 
+@dataclass(frozen=True, slots=True)
+class Money:
+    """What a day may cost, and has cost."""
+
+    spent_microusd: int
+    reserved_microusd: int
+    cap_microusd: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a ticket is not running, what would make it run, and the facts behind that."""
+
+    id: str
+    why: Why
+    daemon: int | None
+    details: Details | None = None
+    """None for a file that is no ticket."""
+    place: int | None = None
+    """In the line of those that are due, from 1."""
+    running: int = 0
+    """How many tickets of the queue run."""
+    slots: int = 0
+    attempts: int = 0
+    """How many failures of its own hold it."""
+    today: Money | None = None
+
+
 def look(rx: Rx, around: Around, *, states: Collection[State], since_us: int | None = None) -> Overview:
     """Return the queue: tickets in `states`, and those that changed at `since_us` or later."""
     spent, reserved = runs.day_money(rx, day_start_us(rx.now_us, around.zone))
     lines = overview.overview(rx, states=states, since_us=since_us)
-    refused = queue.refusals(rx)
+    refused, pause = queue.refusals(rx), queue.paused(rx)
+    shut = closed_by_pause(pause, now_us=rx.now_us)
     return Overview(
         rx.now_us,
         lines,
-        _why(rx, around, lines),
+        _why(rx, around, lines, shut),
         _waiting(around, tickets.states(rx, around.files), refused),
-        queue.paused(rx),
+        pause,
+        None if shut is None else closed(shut),
         refused,
         spent,
         reserved,
@@ -120,7 +159,7 @@ def look(rx: Rx, around: Around, *, states: Collection[State], since_us: int | N
 def nothing(around: Around) -> Overview:
     """Return the queue of a configuration that nothing has run with yet."""
     now_us = round(datetime.now(UTC).timestamp() * 1_000_000)
-    return Overview(now_us, [], {}, [*around.files], None, [], 0, 0, around.daemon)
+    return Overview(now_us, [], {}, [*around.files], None, None, [], 0, 0, around.daemon)
 
 
 def look_at(rx: Rx, ticket: str, around: Around) -> Details:
@@ -134,7 +173,7 @@ def look_at(rx: Rx, ticket: str, around: Around) -> Details:
     return Details(
         rx.now_us,
         row,
-        _why(rx, around, [line])[ticket],
+        _why(rx, around, [line], closed_by_pause(queue.paused(rx), now_us=rx.now_us))[ticket],
         line.sums.cost_microusd,
         row.spec.budget_microusd or around.cap_microusd,
         line.sums,
@@ -147,16 +186,46 @@ def look_at(rx: Rx, ticket: str, around: Around) -> Details:
     )
 
 
+def explain(rx: Rx, ticket: str, around: Around) -> Explanation:
+    """Return why one ticket is not running, or a file of the queue folder is no ticket.
+
+    Raises:
+        UnknownTicket: There is neither.
+    """
+    if ticket in around.files and not tickets.states(rx, [ticket]):
+        said = [refusal.problem for refusal in queue.refusals(rx) if refusal.where.startswith(f"{ticket}.md")]
+        return explain_file(ticket, around, said[0] if said else None)
+    view, line = look_at(rx, ticket, around), tickets.line(rx, around.home)
+    return Explanation(
+        ticket,
+        view.why,
+        around.daemon,
+        view,
+        place=line.index(ticket) + 1 if ticket in line else None,
+        running=tickets.running(rx, around.home),
+        slots=around.slots,
+        attempts=around.attempts,
+        today=Money(*runs.day_money(rx, day_start_us(rx.now_us, around.zone)), around.day_cap_microusd),
+    )
+
+
+def explain_file(ticket: str, around: Around, said: str | None = None) -> Explanation:
+    """Return why a file of the queue folder is no ticket, given what a daemon has said of it."""
+    problem = said or folder.problem_of(around.queue, ticket)
+    because = in_the_folder(has_daemon=around.daemon is not None) if problem is None else not_taken(problem)
+    return Explanation(ticket, because, around.daemon)
+
+
 def _waiting(around: Around, known: Collection[str], refused: Collection[Refused]) -> list[str]:
     """Return the files that have neither become a ticket nor been found wrong."""
     wrong = {refusal.where.partition(".md")[0] for refusal in refused}
     return [name for name in around.files if name not in known and name not in wrong]
 
 
-def _why(rx: Rx, around: Around, lines: Collection[Line]) -> dict[str, Why]:
+def _why(rx: Rx, around: Around, lines: Collection[Line], shut: Closed | None) -> dict[str, Why]:
     """Return why each ticket is where it is, in as many queries for a thousand as for one."""
     due = {ticket: ahead for ahead, ticket in enumerate(tickets.line(rx, around.home))}
-    asked = questions.oldest_open(rx)
+    asked = questions.open_by_ticket(rx)
     of_all = Queue(
         rx.now_us,
         around.home,
@@ -164,15 +233,15 @@ def _why(rx: Rx, around: Around, lines: Collection[Line]) -> dict[str, Why]:
         slots=around.slots,
         running=tickets.running(rx, around.home),
         attempts=around.attempts,
-        shut=_shut(queue.paused(rx), rx.now_us),
+        shut=shut,
     )
     return {
-        line.ticket.id: why(_facts(line, due.get(line.ticket.id, 0), asked.get(line.ticket.id)), of_all)
+        line.ticket.id: why(_facts(line, due.get(line.ticket.id, 0), asked.get(line.ticket.id, [])), of_all)
         for line in lines
     }
 
 
-def _facts(line: Line, ahead: int, question: Question | None) -> Facts:
+def _facts(line: Line, ahead: int, asked: Sequence[Question]) -> Facts:
     owner = None
     if line.owner_home is not None and line.owner_host is not None:
         owner = Owner(line.owner_home, line.owner_host, line.lease_until_us or 0)
@@ -184,11 +253,13 @@ def _facts(line: Line, ahead: int, question: Question | None) -> Facts:
         asked_not_before_us=line.asked_not_before_us,
         ahead=ahead,
         effects=line.effects,
-        question=None if question is None else Asked(question.text, question.asked_at_us),
+        asked=_asked(asked),
         last=None if line.last_event is None else Last(line.last_event, line.last_payload, line.last_event_at_us or 0),
     )
 
 
-def _shut(pause: Pause | None, now_us: int) -> Why | None:
-    shut = closed_by_pause(pause, now_us=now_us)
-    return None if shut is None else closed(shut.note, until_us=shut.until_us)
+def _asked(open_: Sequence[Question]) -> Asked | None:
+    if not open_:
+        return None
+    deadlines = [question.deadline_us for question in open_ if question.deadline_us is not None]
+    return Asked(open_[0].asked_at_us, max(deadlines) if len(deadlines) == len(open_) else None)

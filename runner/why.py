@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
+from runner.admission import WEATHER, Closed
 from runner.events import Name, Value
 from tickets.ticket import IDLE_CRASHES_TO_HOLD, NEVER_US, Cause, Reason, State, Ticket
 
@@ -48,10 +49,12 @@ class Why:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The oldest question of a ticket that has no answer."""
+    """The questions of a ticket that have no answer."""
 
-    text: str
     since_us: int
+    """Of the first one."""
+    until_us: int | None = None
+    """When the last of them is answered with its default; None when one waits for a person."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +88,7 @@ class Queue:
     running: int
     attempts: int
     """How many failures of its own hold a ticket."""
-    shut: Why | None = None
-    """Why no ticket is started."""
+    shut: Closed | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,7 @@ class Facts:
     """Tickets that are due and go first."""
     effects: Mapping[str, int] = field(default_factory=dict)
     """How many of them are in which state; "unknown" and "approval" wait for a person."""
-    question: Asked | None = None
+    asked: Asked | None = None
     last: Last | None = None
 
 
@@ -132,13 +134,17 @@ def next_step(ticket: Ticket) -> str:
     return "" if ticket.reason is None else _NEXT[ticket.reason].format(id=ticket.id)
 
 
-def closed(note: str, *, until_us: int | None) -> Why:
+def closed(shut: Closed) -> Why:
     """Return why the queue starts no ticket."""
-    because = note.partition("\n")[0]
+    note = f": {first}" if (first := shut.note.partition("\n")[0]) else ""
+    is_weather, until_us = shut.reason == WEATHER, shut.until_us
+    waits = "the queue waits for the weather" if is_weather else "the queue waits"
     if until_us is not None:
-        waits = f"the queue waits until {clock(until_us)}"
-        return Why(f"{waits}: {because}" if because else waits, "`ticket-runner resume` ends the wait", until_us)
-    return Why(f"the queue is paused: {because}" if because else "the queue is paused", "`ticket-runner resume`")
+        then = "one ticket tries then; `ticket-runner resume` ends the wait" if is_weather else ""
+        return Why(f"{waits} until {clock(until_us)}{note}", then, until_us)
+    if is_weather:
+        return Why(f"{waits}{note}", "`ticket-runner resume` ends the wait")
+    return Why(f"the queue is paused{note}", "`ticket-runner resume`")
 
 
 def in_the_folder(*, has_daemon: bool) -> Why:
@@ -148,7 +154,7 @@ def in_the_folder(*, has_daemon: bool) -> Why:
     return Why("waits in the folder: nothing has taken it in", _START)
 
 
-def refused(problem: str) -> Why:
+def not_taken(problem: str) -> Why:
     """Return why a file cannot become a ticket."""
     return Why(f"not taken: {problem}", "mend the file: it is looked at again when it changes")
 
@@ -168,16 +174,17 @@ def lasted(us: int) -> str:
 
 
 def _held(facts: Facts, queue: Queue) -> Why:
-    ticket, asked = facts.ticket, facts.question
+    ticket, asked, until_us = facts.ticket, facts.asked, None
     if ticket.reason in _DECIDED and not facts.effects.keys() & _UNDECIDED and facts.effects.keys() & _UNDER_WAY:
         decided = Why(f"{ticket.reason}: decided; it goes on when that is done")
         return decided if queue.has_daemon else replace(decided, then=_START)
     because = str(ticket.reason)
     if ticket.reason is Reason.QUESTION and asked is not None:
         because += f", asked {lasted(queue.now_us - asked.since_us)} ago"
+        until_us = asked.until_us
     if ticket.reason is Reason.ATTEMPTS and ticket.crashes < IDLE_CRASHES_TO_HOLD:
         because += f", {ticket.attempts + 1} failed"
-    return Why(f"{because}: {ticket.note}" if ticket.note else because, next_step(ticket))
+    return Why(f"{because}: {ticket.note}" if ticket.note else because, next_step(ticket), until_us)
 
 
 def _running(facts: Facts, queue: Queue) -> Why:
@@ -234,7 +241,7 @@ def _doing(last: Last, now_us: int) -> str:
 
 def _ready(facts: Facts, queue: Queue) -> Why:
     """Return what keeps a ticket from being claimed longest."""
-    ticket, own, shut = facts.ticket, _own_wait(facts, queue), queue.shut
+    ticket, own, shut = facts.ticket, _own_wait(facts, queue), None if queue.shut is None else closed(queue.shut)
     if _is_elsewhere(facts, queue):
         return Why(f"its worktree is in {facts.home}: only the daemon of that home works on it")
     if shut is not None and (own is None or shut.until_us is None or shut.until_us >= (own.until_us or 0)):

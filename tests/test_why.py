@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from runner.admission import WEATHER, Closed
 from runner.events import Name, Value
 from runner.why import (
     Asked,
@@ -17,7 +18,7 @@ from runner.why import (
     in_the_folder,
     lasted,
     next_step,
-    refused,
+    not_taken,
     why,
 )
 from tickets.ticket import Cause, Reason, State, Stop, Ticket
@@ -64,7 +65,7 @@ def test_a_held_ticket_says_for_what_and_which_command_lets_it_go_on(reason: Rea
     ("facts", "queue", "sentence", "then"),
     [
         (
-            Facts(held(Reason.QUESTION, "Which colour?"), question=Asked("Which colour?", NOW - 7_200 * SECOND)),
+            Facts(held(Reason.QUESTION, "Which colour?"), asked=Asked(NOW - 7_200 * SECOND)),
             QUEUE,
             "question, asked 2h ago: Which colour?",
             "`ticket-runner answer a TEXT`",
@@ -112,6 +113,13 @@ def test_a_held_ticket_says_what_is_known_of_its_hold(facts: Facts, queue: Queue
     assert why(facts, queue) == Why(sentence, then)
 
 
+def test_a_question_with_a_deadline_says_when_its_default_is_taken() -> None:
+    """A person may answer until then; after it the default lets the ticket go on."""
+    note = f"(default answer, taken at {AT_LATER}: blue) Which colour?"
+    told = why(Facts(held(Reason.QUESTION, note), asked=Asked(NOW - SECOND, LATER)), QUEUE)
+    assert told == Why(f"question, asked 1s ago: {note}", "`ticket-runner answer a TEXT`", LATER)
+
+
 @pytest.mark.parametrize(
     ("facts", "queue", "told"),
     [
@@ -155,20 +163,46 @@ def test_a_ready_ticket_says_what_it_waits_for(facts: Facts, queue: Queue, told:
     assert why(facts, queue) == told
 
 
-def test_what_closes_the_queue_longest_is_told() -> None:
-    """A queue that a person paused outweighs a ticket's own wait; of two times the later one is told."""
-    paused = closed("the key was refused\nHTTP 401", until_us=None)
-    shut = closed("rate limit", until_us=LATER)
-    assert paused == Why("the queue is paused: the key was refused", "`ticket-runner resume`")
-    assert shut == Why(f"the queue waits until {AT_LATER}: rate limit", "`ticket-runner resume` ends the wait", LATER)
-    assert closed("", until_us=None).sentence == "the queue is paused"
-    assert closed("", until_us=LATER).sentence == f"the queue waits until {AT_LATER}"
+PAUSED = Closed("ticket", "the key was refused\nHTTP 401", None)
+WAITS = Closed(WEATHER, "rate limit", LATER)
+
+
+@pytest.mark.parametrize(
+    ("shut", "told"),
+    [
+        (PAUSED, Why("the queue is paused: the key was refused", "`ticket-runner resume`")),
+        (Closed("operator", "", None), Why("the queue is paused", "`ticket-runner resume`")),
+        (
+            WAITS,
+            Why(
+                f"the queue waits for the weather until {AT_LATER}: rate limit",
+                "one ticket tries then; `ticket-runner resume` ends the wait",
+                LATER,
+            ),
+        ),
+        (
+            Closed(WEATHER, "b tries whether it is over: rate limit", None),
+            Why(
+                "the queue waits for the weather: b tries whether it is over: rate limit",
+                "`ticket-runner resume` ends the wait",
+            ),
+        ),
+        (Closed("other", "", LATER), Why(f"the queue waits until {AT_LATER}", "", LATER)),
+    ],
+)
+def test_what_closes_the_queue_is_why_a_due_ticket_waits(shut: Closed, told: Why) -> None:
+    """A person's pause, a refused key, the weather and who tries whether it is over; a running ticket goes on."""
+    queue = replace(QUEUE, shut=shut)
+    assert why(READY, queue) == told
+    assert why(RUNNING, queue) == why(RUNNING, QUEUE)
+
+
+def test_what_keeps_a_ticket_longest_is_told() -> None:
+    """A queue that waits for a person outweighs a ticket's own wait; of two times the later one is told."""
     own, longer = Facts(waiting()), Facts(replace(waiting(), not_before_us=LATER + 1))
-    assert why(READY, replace(QUEUE, shut=shut)) == shut
-    assert why(own, replace(QUEUE, shut=paused)) == paused
-    assert why(own, replace(QUEUE, shut=shut)) == shut
-    assert why(longer, replace(QUEUE, shut=shut)).until_us == LATER + 1
-    assert why(RUNNING, replace(QUEUE, shut=paused)) == why(RUNNING, QUEUE)
+    assert why(own, replace(QUEUE, shut=PAUSED)) == closed(PAUSED)
+    assert why(own, replace(QUEUE, shut=WAITS)) == closed(WAITS)
+    assert why(longer, replace(QUEUE, shut=WAITS)) == why(longer, QUEUE)
 
 
 @pytest.mark.parametrize(
@@ -244,7 +278,7 @@ def test_a_file_that_is_no_ticket_says_why() -> None:
     """It is not taken in yet, for want of a daemon or of a second, or it cannot be."""
     assert in_the_folder(has_daemon=False) == Why("waits in the folder: nothing has taken it in", START)
     assert in_the_folder(has_daemon=True).then == "it is taken in when it has not changed for a second"
-    assert refused("unknown key `x`").sentence == "not taken: unknown key `x`"
+    assert not_taken("unknown key `x`").sentence == "not taken: unknown key `x`"
 
 
 def test_every_hold_has_a_next_step() -> None:

@@ -202,6 +202,19 @@ def names(root: Path) -> list[str]:
     return []
 
 
+def problem_of(root: Path, ticket_id: str) -> str | None:
+    """Return what is wrong with a ticket's file by itself, None when nothing is."""
+    name = ticket_id + _SUFFIX
+    try:
+        _demand_regular(name, (root / name).lstat())
+        parse(shown(name), _id_of(name), _read(root / name))
+    except NotATicket as error:
+        return str(error)
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    return None
+
+
 def _is_candidate(name: str) -> bool:
     return name.endswith(_SUFFIX) and (not name.startswith(".") or name == _SUFFIX)
 

@@ -1,4 +1,4 @@
-"""Read: status, show, events, diff, effects. Needs neither the SDK nor git, but for diff."""
+"""Read: status, show, explain, events, diff, effects. Needs neither the SDK nor git, but for diff."""
 
 import sys
 from datetime import UTC, datetime, timedelta
@@ -62,6 +62,28 @@ def show(ticket: TicketArgument, *, as_json: JsonOption = False, config: ConfigO
         typer.echo(render.to_json(view))
     else:
         render.details(view, console())
+
+
+@app.command()
+def explain(ticket: TicketArgument, *, as_json: JsonOption = False, config: ConfigOption = None) -> None:
+    """Say why a ticket is not running and what would make it run."""
+    from runner import render
+    from runner import status as of
+    from runner.store import NothingYet
+
+    loaded = load(config)
+    around = of.Around.of(loaded)
+    try:
+        with reading(loaded) as store:
+            view = store.read(of.explain, ticket, around)
+    except NothingYet:
+        if ticket not in around.files:
+            raise
+        view = of.explain_file(ticket, around)
+    if as_json:
+        typer.echo(render.to_json(view))
+    else:
+        render.explanation(view, console())
 
 
 @app.command()

@@ -80,6 +80,11 @@ class EffectRow:
         return self.state is EffectState.CLAIMED and self.outcome is not None
 
     @property
+    def word(self) -> str:
+        """Its state; what waits for a person has a word of its own."""
+        return "unknown" if self.is_unknown else "approval" if self.waits_for_approval else str(self.state)
+
+    @property
     def is_given_up(self) -> bool:
         """It failed as often as it is tried."""
         return self.state is EffectState.FAILED and self.attempts >= MAX_TRIES

@@ -155,10 +155,13 @@ def open_questions(rx: Rx, ticket: str) -> list[Question]:
     return [_row(found) for found in rx.connection.execute(query).mappings()]
 
 
-def oldest_open(rx: Rx) -> dict[str, Question]:
-    """Return what each ticket has waited longest for the answer to."""
-    query = select(schema.question).where(_q.answered_at_us.is_(None)).order_by(_q.id.desc())
-    return {found["ticket"]: _row(found) for found in rx.connection.execute(query).mappings()}
+def open_by_ticket(rx: Rx) -> dict[str, list[Question]]:
+    """Return what nobody has answered, oldest first, of every ticket that asked."""
+    query = select(schema.question).where(_q.answered_at_us.is_(None)).order_by(_q.id)
+    found: dict[str, list[Question]] = {}
+    for question in map(_row, rx.connection.execute(query).mappings()):
+        found.setdefault(question.ticket, []).append(question)
+    return found
 
 
 def answered(rx: Rx, ticket: str) -> list[Question]:
