@@ -29,12 +29,14 @@ from tickets.ticket import State
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _COLOURS = {State.RUNNING: "cyan", State.HELD: "yellow", State.DONE: "green", State.CANCELLED: "dim"}
 
-_HEADS = [
-    Text(name, style="bold")
-    for name in ("ticket", "state", "why", "session", "gen", "runs", "turns", "cost", "effects", "branch", "age")
-]
-_WHY = 2
-_LEAST_ROOM = 24
+_COLUMNS = ("ticket", "state", "why", "session", "gen", "runs", "turns", "cost", "effects", "branch", "age")
+_WHY = _COLUMNS.index("why")
+_GIVEN_UP = ("session", "branch", "gen", "turns", "effects", "runs", "age")
+"""The columns that a narrow terminal does without, in this order."""
+_LEAST_ROOM = 36
+"""For the reason."""
+_LONG_ID = 24
+"""On a narrow terminal a longer id has a line of its own."""
 _KEY_CHARS = 40
 _EXPLAINED_EVENTS = 8
 _NAMED = 10  # files that wait
@@ -50,7 +52,8 @@ def to_json(value: object) -> str:
 
 def overview(view: Overview, console: Console) -> None:
     """Print one row per ticket, and what concerns them all."""
-    console.print(_aligned([_HEADS, *(_cells(line, view) for line in view.lines)], console), soft_wrap=True, end="")
+    heads = [Text(name, style="bold") for name in _COLUMNS]
+    console.print(_aligned([heads, *(_cells(line, view) for line in view.lines)], console), soft_wrap=True, end="")
     if not view.lines:
         console.print("no tickets")
     total = sum(line.sums.cost_microusd for line in view.lines)
@@ -190,25 +193,40 @@ def dollars(microusd: int, *, estimated: bool = False, cut: bool = False) -> str
 
 
 def _aligned(rows: Sequence[Sequence[Text]], console: Console) -> Text:
-    """Return rows under each other; on a terminal the reason is folded into the room that is left.
+    """Return rows under each other; on a terminal within its width, the reason folded into the room that is left.
 
     rich's own table takes half a second for a thousand rows.
     """
     widths = [max(cell.cell_len for cell in column) for column in zip(*rows, strict=True)]
-    if console.is_terminal:
-        room = console.width - sum(widths) + widths[_WHY] - len(_GAP) * (len(widths) - 1)
-        widths[_WHY] = min(widths[_WHY], max(room, _LEAST_ROOM))
+    kept = _fit(widths, console.width) if console.is_terminal else [*range(len(widths))]
     lines = []
     for row in rows:
+        if row[0].cell_len > widths[0]:  # an id is never cut: it is what the commands take
+            lines.append(row[0])
+        first = _NONE if row[0].cell_len > widths[0] else row[0]
         folded = [row[_WHY]] if row[_WHY].cell_len <= widths[_WHY] else row[_WHY].wrap(console, widths[_WHY])
         for number, part in enumerate(folded):
-            cells = [part if column == _WHY else cell if number == 0 else _NONE for column, cell in enumerate(row)]
-            padded = (
-                Text.assemble(cell, " " * (width - cell.cell_len)) for cell, width in zip(cells, widths, strict=True)
-            )
+            whole = [first, *row[1:]] if number == 0 else [_NONE] * len(row)
+            whole[_WHY] = part
+            padded = [Text.assemble(whole[column], " " * (widths[column] - whole[column].cell_len)) for column in kept]
             lines.append(Text(_GAP).join(padded))
             lines[-1].rstrip()
     return Text("\n").join([*lines, _NONE])
+
+
+def _fit(widths: list[int], width: int) -> list[int]:
+    """Return the columns that a terminal has room for, and make `widths` those in which they fit."""
+    wanted = min(widths[_WHY], _LEAST_ROOM)
+    kept = [*range(len(widths))]
+    for name in (None, *_GIVEN_UP):
+        kept = [column for column in kept if _COLUMNS[column] != name]
+        if width - sum(widths[column] + len(_GAP) for column in kept if column != _WHY) >= wanted:
+            break
+    else:
+        widths[0] = min(widths[0], _LONG_ID)
+    room = width - sum(widths[column] + len(_GAP) for column in kept if column != _WHY)
+    widths[_WHY] = min(widths[_WHY], max(room, _LONG_ID))
+    return kept
 
 
 def _cells(line: Line, view: Overview) -> tuple[Text, ...]:

@@ -107,10 +107,26 @@ def test_a_long_reason_is_folded_on_a_terminal_only(place: Place) -> None:
     assert f"worktree: {reason}  " in in_pipe[1]
 
 
-def drawn(view: Overview, is_terminal: bool) -> list[str]:
+@pytest.mark.parametrize("width", [80, 100, 140, 200])
+def test_the_table_fits_a_terminal(place: Place, width: int) -> None:
+    """Columns are left out from the least important on, until the reason has room; no id is ever cut or folded."""
+    long = "a-ticket-with-an-id-as-long-as-an-id-may-be-which-is-64-letters-x"[:64]
+    place.take("short", long)
+    finish(place, "short")
+    place.store.transact(tickets.apply, long, Parked(Reason.WORKTREE, "there is something else at its path " * 3))
+    lines = drawn(place.store.read(look, AROUND, states=[*State]), is_terminal=True, width=width)
+    assert max(map(len, lines[:-3])) <= width
+    assert any(long in line.split() for line in lines)
+    heads = lines[0].split()
+    assert heads[:3] == ["ticket", "state", "why"]
+    assert "cost" in heads
+    assert ("session" in heads, "branch" in heads) == (width == 200, width == 200)
+
+
+def drawn(view: Overview, is_terminal: bool, width: int = 120) -> list[str]:
     """Return the lines of the table as they are drawn, without colours."""
     stream = text_stream()
-    overview(view, Console(file=stream, force_terminal=is_terminal, color_system=None, width=120, highlight=False))
+    overview(view, Console(file=stream, force_terminal=is_terminal, color_system=None, width=width, highlight=False))
     return re.sub(r"\x1b\[[0-9;]*m", "", read_back(stream)).splitlines()
 
 
