@@ -138,9 +138,20 @@ def perform(tx: Tx, command: Command) -> Reply:
     after = tickets.apply(tx, command.ticket, fact)
     if command.budget_microusd > 0:
         tickets.set_budget(tx, after.id, command.budget_microusd, by=command.by)
+    goes_on = _goes_on(tx, after.id) if command.verb is Verb.CANCEL else ""
     if after.state is State.RUNNING:
-        return Reply(f"{after.id} is running: asked to stop ({command.verb})", stop=True)
-    return Reply(f"{after.id} is {after.state}")
+        return Reply(f"{after.id} is running: asked to stop ({command.verb}){goes_on}", stop=True)
+    return Reply(f"{after.id} is {after.state}{goes_on}")
+
+
+def _goes_on(tx: Tx, ticket: str) -> str:
+    """Return what to say of the effects that a ticket's end does not stop."""
+    open_ = effects.open_effects(tx, ticket)
+    under_way = [row.key for row in open_ if row.state is EffectState.CLAIMED and not row.is_unknown]
+    wanted = [row.key for row in open_ if row.state is EffectState.WANTED and not row.waits_for_approval]
+    said = [f"{key} is under way and goes on" for key in under_way]
+    said += [f"{key} is still done, unless you `settle {key} --abandon`" for key in wanted]
+    return "".join(f"\neffect {each}" for each in said)
 
 
 _DECISIONS = {

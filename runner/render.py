@@ -6,7 +6,7 @@ and no control character reaches the terminal.
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
 
@@ -41,6 +41,7 @@ _KEY_CHARS = 40
 _EXPLAINED_EVENTS = 8
 _NAMED = 10  # files that wait
 _NARROW = 120
+"""Columns of a terminal below which less is shown of runs and effects."""
 _GAP = "  "
 _NONE = Text("")
 
@@ -106,7 +107,7 @@ def details(view: Details, console: Console) -> None:
         console.print(shown(f"  {about}  {'; '.join(marks)}"))
     if view.runs:
         console.print("\nruns", style="bold")
-        console.print(_runs(view.runs))
+        console.print(_runs(view.runs, console))
     if view.questions:
         console.print("\nquestions", style="bold")
     for question in view.questions:
@@ -156,13 +157,12 @@ def _behind(view: Explanation, known: Details) -> dict[str, str]:
 
 def effects(rows: Iterable[EffectRow], console: Console) -> None:
     """Print one row per effect."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("key", "kind", "state", "tries", "outcome"):
-        table.add_column(name, overflow="fold", no_wrap=name == "key", min_width=_KEY_CHARS if name == "key" else None)
+    table = _table(("key", "kind", "state", "tries", "outcome"), console, leave_out={"kind", "tries"})
     for row in rows:
         asked = ", ".join(f"{name}={value}" for name, value in row.payload.items())  # what a person says yes or no to
         said = asked if row.waits_for_approval else (row.outcome or "").partition("\n")[0]
-        table.add_row(*map(shown, (row.key, row.kind, row.word, str(row.attempts), said)))
+        cells = {"key": row.key, "kind": row.kind, "state": row.word, "tries": str(row.attempts), "outcome": said}
+        table.add_row(*(shown(cells[str(column.header)]) for column in table.columns))
     console.print(table if table.row_count else "no effects")
 
 
@@ -264,25 +264,36 @@ def _counted(sums: Sums) -> str:
     return f"{sums.runs} ({', '.join(kinds)})" if kinds else str(sums.runs)
 
 
-def _runs(runs: Iterable[RunRow]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("run", "kind", "session", "started", "outcome", "turns", "cost", "given", "carried", "cli"):
-        table.add_column(name, overflow="fold")
+def _runs(runs: Iterable[RunRow], console: Console) -> Table:
+    names = ("run", "kind", "session", "started", "outcome", "turns", "cost", "given", "carried", "cli")
+    table = _table(names, console, leave_out={"session", "given", "carried", "cli"})
     for run in runs:
         cost = run.cost or Cost(0, CostKind.UNKNOWN)
         estimated = cost.kind is not CostKind.MEASURED
-        table.add_row(
-            shown(f"  {run.id}"),
-            Text(run.kind),
-            Text(run.session[:8]),
-            Text(clock(run.started_at_us)),
-            Text(run.outcome or "running"),
-            Text(str(run.turns)),
-            Text("" if run.cost is None else dollars(cost.microusd, estimated=estimated, cut=cost.cut)),
-            Text(dollars(run.allowance_microusd)),
-            Text(dollars(run.carried_microusd)),
-            shown(run.cli_version or ""),
-        )
+        cells = {
+            "run": f"  {run.id}",
+            "kind": run.kind,
+            "session": run.session[:8],
+            "started": clock(run.started_at_us),
+            "outcome": run.outcome or "running",
+            "turns": str(run.turns),
+            "cost": "" if run.cost is None else dollars(cost.microusd, estimated=estimated, cut=cost.cut),
+            "given": dollars(run.allowance_microusd),
+            "carried": dollars(run.carried_microusd),
+            "cli": run.cli_version or "",
+        }
+        table.add_row(*(shown(cells[str(column.header)]) for column in table.columns))
+    return table
+
+
+def _table(names: Iterable[str], console: Console, *, leave_out: Collection[str]) -> Table:
+    """Return a table without rows; a narrow terminal does without the columns of `leave_out`."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in names:
+        if console.width >= _NARROW or name not in leave_out:
+            table.add_column(
+                name, overflow="fold", no_wrap=name == "key", min_width=_KEY_CHARS if name == "key" else None
+            )
     return table
 
 

@@ -248,8 +248,8 @@ def test_init_makes_what_is_needed_and_no_more(shell: Shell) -> None:
     assert (ended.code, ended.err) == (0, "")
     config = Config.load(shell.file)
     assert config.repository_path == shell.repository
-    assert shell("add", config.state_directory / "hello.md").code == 0
-    assert (config.queue_directory / "hello.md").is_file()
+    assert shell("add", config.state_directory / "sample.md").code == 0
+    assert (config.queue_directory / "sample.md").is_file()
     assert sorted(path.name for path in shell.repository.iterdir()) == [".git", "src", "ticket-runner.toml"]
 
 

@@ -10,7 +10,8 @@ from runner.budget import Cost, CostKind
 from runner.commands import Command, NotPossible, Verb, move, perform
 from runner.events import Name
 from runner.outcome import Outcome
-from runner.store import UnknownTicket, log, queue, runs, sqlite_url, tickets
+from runner.store import UnknownTicket, effects, log, queue, runs, sqlite_url, tickets
+from runner.store.effects import Wish
 from tests.documents import table
 from tests.stores import Place
 from tickets.ticket import (
@@ -208,6 +209,22 @@ def test_a_budget_that_is_spent_already_is_refused(place: Place) -> None:
     with pytest.raises(NotPossible, match=r"it has spent \$0.03 already"):
         place.store.transact(perform, Command(Verb.RELEASE, "a", budget_microusd=28_000))
     assert place.store.read(tickets.get, "a").ticket.state is State.HELD
+
+
+def test_cancel_says_which_effects_it_does_not_stop(place: Place) -> None:
+    """Who cancels a ticket is told of an effect that is under way or will still be done, and how to stop the latter."""
+    place.take("a")
+    place.claim()
+    wishes = [Wish(f"folder/a/1/{name}", "a", 1, name, "deploy", {"to": name}) for name in ("now", "next")]
+    for wish in wishes:
+        place.store.transact(effects.want, wish, limit=None)
+    place.store.transact(effects.claim, wishes[0].key, epoch=place.epoch)
+    assert do(place, Verb.HOLD, "a") == "a is running: asked to stop (hold)"
+    assert do(place, Verb.CANCEL, "a").splitlines() == [
+        "a is running: asked to stop (cancel)",
+        "effect folder/a/1/now is under way and goes on",
+        "effect folder/a/1/next is still done, unless you `settle folder/a/1/next --abandon`",
+    ]
 
 
 def test_pause_and_resume_are_harmless_twice(place: Place) -> None:

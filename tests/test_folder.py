@@ -133,6 +133,26 @@ def test_every_key_is_read() -> None:
     )
 
 
+def test_all_that_is_wrong_is_told_at_once() -> None:
+    """A file with several mistakes names each with its line, as far as the front matter can be read."""
+    front = "budgt: 1\npriority: x\ntitle: a\ntitle: b\nmodel: 'x"
+    with pytest.raises(NotATicket) as wrong:
+        parse("fix.md", "fix", f"---\n{front}\n---\n".encode())
+    told = str(wrong.value).split("; ")
+    assert told[0] == "fix.md:2: unknown key `budgt`: did you mean `budget_usd`?"
+    assert told[1].startswith("line 3: priority: must be a whole number")
+    assert told[-3] == "line 5: `title` is given twice, first in line 4"
+    assert told[-2].startswith("line 7: the front matter is not YAML")
+    assert told[-1] == "there is no text: write what is to be done below the front matter"
+
+
+def test_what_is_told_of_mistakes_is_bounded() -> None:
+    """Of many mistakes the first ten are told."""
+    front = "\n".join(f"key{number}: 1" for number in range(5_000))
+    with pytest.raises(NotATicket, match=r"line 11: unknown key `key9`.*; and 4990 more$"):
+        parse("fix.md", "fix", f"---\n{front}\n---\nDo it.".encode())
+
+
 def test_short_forms_are_read() -> None:
     """A single command, a date without a time, a byte order mark and an empty front matter are understood."""
     spec = parse("fix.md", "fix", b"\xef\xbb\xbf---\nverify: make\nnot_before: 1970-01-02\n---\nDo it.")

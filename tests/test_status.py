@@ -19,7 +19,7 @@ from runner import daemon
 from runner.budget import Cost, CostKind
 from runner.events import Name
 from runner.outcome import Outcome
-from runner.render import overview
+from runner.render import details, overview
 from runner.status import Around, Overview, look, look_at
 from runner.store import Rx, queue, runs, tickets
 from tests.shell import PROGRAM, Shell, read_back, text_stream
@@ -121,6 +121,19 @@ def test_the_table_fits_a_terminal(place: Place, width: int) -> None:
     assert heads[:3] == ["ticket", "state", "why"]
     assert "cost" in heads
     assert ("session" in heads, "branch" in heads) == (width == 200, width == 200)
+
+
+def test_a_narrow_terminal_shows_less_of_runs(place: Place) -> None:
+    """Below 120 columns `show` leaves columns of runs out instead of breaking their words."""
+    place.take("a")
+    finish(place, "a")
+    view, lines = place.store.read(look_at, "a", AROUND), []
+    for width in (80, 120):
+        stream = text_stream()
+        details(view, Console(file=stream, width=width, highlight=False))
+        lines.append(next(line for line in read_back(stream).splitlines() if line.startswith("run ")))
+    assert lines[0].split() == ["run", "kind", "started", "outcome", "turns", "cost"]
+    assert {"session", "given", "carried", "cli"} < {*lines[1].split()}
 
 
 def drawn(view: Overview, is_terminal: bool, width: int = 120) -> list[str]:

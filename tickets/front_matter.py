@@ -10,7 +10,7 @@ Bytes in, `Spec` out: does not know files, folders or which tickets there are.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
@@ -28,6 +28,7 @@ KEYS = ("title", "priority", "budget_usd", "base", "model", "tools", "verify", "
 
 _MAX_LINE = 200
 _MAX_ITEMS = 100
+_MAX_TOLD = 9  # problems beside the first
 _MAX_PRIORITY = 1_000_000
 _MAX_USD = 1_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -60,12 +61,19 @@ class _HasLine(Protocol):
     line: int
 
 
-class _NotFlat(Exception):
+class _Unreadable(Exception):
+    """What follows in the front matter cannot be read."""
+
+    def __init__(self, line: int, problem: str) -> None:
+        super().__init__(line, problem)
+        self.line, self.problem = line, problem
+
+
+class _NotFlat(_Unreadable):
     """YAML, and more of it than we take."""
 
     def __init__(self, event: yaml.Event, problem: str) -> None:
-        super().__init__(problem)
-        self.line = _line_of(event.start_mark)
+        super().__init__(_line_of(event.start_mark), problem)
 
 
 def parse(where: str, ticket_id: str, data: bytes) -> Spec:
@@ -77,21 +85,41 @@ def parse(where: str, ticket_id: str, data: bytes) -> Spec:
         data: The whole file.
 
     Raises:
-        NotATicket: With `where` and, if there is one, the line: `fix.md:3`.
+        NotATicket: All that is wrong, with `where` and, if there is one, the line of the first: `fix.md:3`.
     """
     text = _decode(where, data)
     front = _FRONT_MATTER.match(text)
     if front is None and _OPENING.match(text):
         raise NotATicket(f"{where}:1", "the front matter that begins here has no closing line `---`")
     spec = Spec(ticket_id, text if front is None else text[front.end() :])
-    for entry in () if front is None else _entries(where, front[1]):
-        try:
-            spec = _with(spec, entry.key, entry.value)
-        except ValueError as error:
-            raise NotATicket(f"{where}:{entry.line}", f"{entry.key}: {error}") from error
+    problems: list[tuple[int, str]] = []
+    seen: dict[str, int] = {}
+    try:
+        for entry in () if front is None else _entries(front[1]):
+            problem = _problem_of(entry, seen)
+            seen.setdefault(entry.key, entry.line)
+            if problem is None:
+                try:
+                    spec = _with(spec, entry.key, entry.value)
+                except ValueError as error:
+                    problem = f"{entry.key}: {error}"
+            if problem is not None:
+                problems.append((entry.line, problem))
+    except _Unreadable as error:
+        problems.append((error.line, error.problem))
     if not spec.text.strip():
-        raise NotATicket(where, "there is no text: write what is to be done below the front matter")
+        problems.append((0, "there is no text: write what is to be done below the front matter"))
+    if problems:
+        raise _all_of(where, problems)
     return spec
+
+
+def _all_of(where: str, problems: Sequence[tuple[int, str]]) -> NotATicket:
+    """Return one error of all that is wrong."""
+    (line, first), *rest = problems
+    told = [first, *(f"line {other}: {problem}" if other else problem for other, problem in rest[:_MAX_TOLD])]
+    told += [f"and {len(rest) - _MAX_TOLD} more"] if len(rest) > _MAX_TOLD else []
+    return NotATicket(f"{where}:{line}" if line else where, "; ".join(told))
 
 
 def _decode(where: str, data: bytes) -> str:
@@ -114,30 +142,29 @@ def too_large(size: int) -> str:
     return f"{size:,} bytes, and a ticket has at most {MAX_BYTES:,}: put the rest into the repository and name it"
 
 
-def _entries(where: str, front: str) -> Iterator[_Entry]:
-    """Yield the entries of a front matter whose first line is the file's second."""
-    seen: dict[str, int] = {}
+def _problem_of(entry: _Entry, seen: Mapping[str, int]) -> str | None:
+    """Return what is wrong with an entry's key."""
+    if entry.key not in KEYS:
+        close = get_close_matches(entry.key, KEYS, 1)
+        hint = f"did you mean `{close[0]}`?" if close else f"there are {', '.join(KEYS)}"
+        return f"unknown key `{shown(entry.key)}`: {hint}"
+    return f"`{entry.key}` is given twice, first in line {seen[entry.key]}" if entry.key in seen else None
+
+
+def _entries(front: str) -> Iterator[_Entry]:
+    """Yield the entries of a front matter whose first line is the file's second, until one cannot be read."""
     try:
         for line, key, value in _pairs(front):
-            if key not in KEYS:
-                close = get_close_matches(key, KEYS, 1)
-                hint = f"did you mean `{close[0]}`?" if close else f"there are {', '.join(KEYS)}"
-                raise NotATicket(f"{where}:{line}", f"unknown key `{shown(key)}`: {hint}")
-            if key in seen:
-                raise NotATicket(f"{where}:{line}", f"`{key}` is given twice, first in line {seen[key]}")
-            seen[key] = line
             yield _Entry(line, key, value)
-    except _NotFlat as error:
-        raise NotATicket(f"{where}:{error.line}", str(error)) from error
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         problem = ": ".join(part for part in (error.context, error.problem) if part)
-        raise NotATicket(f"{where}:{_line_of(mark)}", f"the front matter is not YAML: {problem}") from error
+        raise _Unreadable(_line_of(mark), f"the front matter is not YAML: {problem}") from error
     except yaml.reader.ReaderError as error:
         line = front.count("\n", 0, error.position) + 2
-        raise NotATicket(f"{where}:{line}", "a character that YAML does not allow") from error
+        raise _Unreadable(line, "a character that YAML does not allow") from error
     except (ValueError, OverflowError) as error:  # PyYAML passes them on: "\U99999999", a version of 5,000 digits
-        raise NotATicket(f"{where}:1", "the front matter is not YAML") from error
+        raise _Unreadable(1, "the front matter is not YAML") from error
 
 
 def _pairs(front: str) -> Iterator[tuple[int, str, str | tuple[str, ...]]]:

@@ -45,7 +45,7 @@ def init(
     _write(path, template("."))
     config = Config.load(path)
     Home.of(config).prepare(config.repository_path)
-    sample = config.state_directory / "hello.md"
+    sample = config.state_directory / "sample.md"
     _write(sample, _SAMPLE)
     typer.echo(f"configuration  {path}\nqueue          {config.queue_directory}\nsample ticket  {sample}")
     typer.echo(f"next           ticket-runner check; ticket-runner add {sample}; ticket-runner start --once")
