@@ -11,11 +11,12 @@ from runner.commands import Command, Verb, perform
 from runner.events import Name
 from runner.outcome import Outcome
 from runner.store import questions, queue, runs, tickets
+from runner.why import next_step
 from tests.shell import Shell
 from tests.shown import Overview, Why
 from tests.stores import SECOND, Place
 from tickets.source import Refused
-from tickets.ticket import Cause, Held, PutBack, Reason, Spec
+from tickets.ticket import Cause, Held, PutBack, Reason, Spec, State, Ticket
 
 HOUR = 3_600 * SECOND
 
@@ -151,7 +152,7 @@ def test_explain_has_the_facts_behind_its_sentence(shell: Shell, place: Place) -
     assert lines[0] == "a  held"
     for line in (
         "     why  budget: spent $0.0150 of $5.0000; it is kept",
-        "    next  `ticket-runner release a --budget-usd N`",
+        f"    next  {next_step(Ticket('a', State.HELD, Reason.BUDGET))}",
         "   spent  $0.0150 of $5.0000, $4.9850 left",
         "   tries  claim 1 of round 1; 0 of 3 failures that hold it, 0 waits in a row",
         "   slots  0 of 2 taken",
