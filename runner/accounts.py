@@ -12,14 +12,17 @@ from anyio.to_thread import run_sync
 from runner import transcript
 from runner.budget import Cap, Cost, Scarce, Use, is_near, run_cost, scarce
 from runner.config import Config
-from runner.days import day_start_us
+from runner.days import day_start_us, next_day_us
 from runner.events import Name, Value
 from runner.outcome import Ending, Outcome
 from runner.parts import Parts
 from runner.session import Transcript
 from runner.store import Rx, Tx, log, runs, tickets
 from runner.store.runs import RunRow
-from tickets.ticket import Cause, Released
+from tickets.ticket import NEVER_US, Cause, Released
+
+_RESERVED_WAIT_S = 60.0
+"""How long a ticket waits for money that running tickets have reserved and may give back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +77,20 @@ def shortage(rx: Rx, config: Config) -> Scarce | None:
     return scarce(shared(rx, config))
 
 
+def until_us(short: Scarce | None, now_us: int, config: Config) -> int:
+    """Return until when a ticket waits for a cap of all tickets."""
+    if short is None:
+        return now_us
+    if short.is_reserved:
+        return now_us + round(_RESERVED_WAIT_S * 1_000_000)
+    return next_day_us(now_us, config.zone) if short.use.cap is Cap.DAY_USD else NEVER_US
+
+
 def let_go(tx: Tx, home: str, config: Config) -> None:
-    """End the waits for a cap of all tickets that leaves enough again: it was raised, or a day began."""
-    if shortage(tx, config) is None:
-        for ticket in tickets.waiting(tx, home, Cause.ALLOWANCE):
-            tickets.apply(tx, ticket, Released())
+    """End each wait for a cap of all tickets that is longer than it has to be, now that caps may have been raised."""
+    enough_us = until_us(shortage(tx, config), tx.now_us, config)
+    for ticket in tickets.waiting(tx, home, Cause.ALLOWANCE, beyond_us=enough_us):
+        tickets.apply(tx, ticket, Released())
 
 
 def warn(tx: Tx, run: RunRow, config: Config) -> None:

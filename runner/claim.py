@@ -19,7 +19,6 @@ from runner import accounts, briefing, run, tools
 from runner.accounts import account
 from runner.agent import Interrupted, Stop
 from runner.budget import Cap, Scarce, allowance, remedy, told
-from runner.days import next_day_us
 from runner.effects import Ledger
 from runner.errors import ConfigError
 from runner.events import Name, Value, finished_conversation
@@ -41,12 +40,10 @@ from runner.worktree import (
     WorktreeLocked,
     WorktreeRefused,
 )
-from tickets.ticket import NEVER_US, Cause, Expects, Fact, Finished, Held, PutBack, Reason, Stopped
+from tickets.ticket import Cause, Expects, Fact, Finished, Held, PutBack, Reason, Stopped
 
 _US = 1_000_000
 _NOTE_CHARS = 2_000
-_RESERVED_WAIT_S = 60.0
-"""How long a ticket waits for money that running tickets have reserved and may give back."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -257,11 +254,7 @@ class _Claim:
         note = "; ".join((told(scarce.use), *also, remedy(scarce)))
         if cap.is_of_ticket:
             return self.held(Reason.BUDGET, note)
-        now_us, until_us = await self.now_us(), NEVER_US
-        if scarce.is_reserved:
-            until_us = now_us + round(_RESERVED_WAIT_S * _US)
-        elif cap is Cap.DAY_USD:
-            until_us = next_day_us(now_us, self._config.zone)
+        until_us = accounts.until_us(scarce, await self.now_us(), self._config)
         return PutBack(self._token, Cause.ALLOWANCE, until_us, self.note(note))
 
     async def _keep(self, tree: Tree) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from datetime import UTC
 from threading import Barrier
 
 import pytest
@@ -11,6 +12,7 @@ from runner import accounts
 from runner.budget import RESERVE_MICROUSD, Cap, Cost, CostKind, Scarce
 from runner.config import Config
 from runner.config.values import Surroundings
+from runner.days import next_day_us
 from runner.events import Name
 from runner.outcome import Outcome
 from runner.run import _begin
@@ -156,24 +158,28 @@ def put_back(place: Place, ticket: str, cause: Cause, until_us: int) -> None:
 
 
 def test_a_raised_cap_lets_go_what_waits_for_it(place: Place) -> None:
-    """A start with a cap that leaves enough ends the waits for it, and no other wait."""
-    poor, rich = configured(day_usd=1.0), configured(day_usd=2.0)
-    place.take("money", "ever", "weather", "other", "held")
-    for _ in range(5):
+    """A start ends each wait for money that is longer than the caps of now ask for, and no other wait."""
+    place.take("day", "ever", "weather", "held")
+    for _ in range(4):
         place.claim()
-    end(place, place.run("money"), poor, DOLLAR)
-    until_us = place.clock.now_us + DAY_S * SECOND
-    put_back(place, "money", Cause.ALLOWANCE, until_us)
-    put_back(place, "ever", Cause.ALLOWANCE, NEVER_US)
+    end(place, place.run("day"), configured(), DOLLAR)
+    tomorrow_us = next_day_us(place.clock.now_us, UTC)
     put_back(place, "weather", Cause.ALLOWANCE, 0)
     place.claim()
-    put_back(place, "weather", Cause.WEATHER, until_us)
-    put_back(place, "held", Cause.ALLOWANCE, until_us)
+    put_back(place, "weather", Cause.WEATHER, tomorrow_us)
+    put_back(place, "day", Cause.ALLOWANCE, tomorrow_us)
+    put_back(place, "ever", Cause.ALLOWANCE, NEVER_US)
+    put_back(place, "held", Cause.ALLOWANCE, NEVER_US)
     place.store.transact(tickets.apply, "held", Parked())
-    before = {row.ticket.id: row.ticket for row in place.store.read(tickets.all_rows)}
-    place.store.transact(accounts.let_go, HOME, poor)
-    assert {row.ticket.id: row.ticket for row in place.store.read(tickets.all_rows)} == before
-    place.store.transact(accounts.let_go, HOME, rich)
-    after = {row.ticket.id: row.ticket for row in place.store.read(tickets.all_rows)}
-    assert [ticket for ticket in after if after[ticket] != before[ticket]] == ["money", "ever"]
-    assert {after[ticket].not_before_us for ticket in ("money", "ever")} == {0}
+
+    def let_go(**limits: object) -> list[str]:
+        before = {row.ticket.id: row.ticket for row in place.store.read(tickets.all_rows)}
+        place.store.transact(accounts.let_go, HOME, configured(**limits))
+        after = {row.ticket.id: row.ticket for row in place.store.read(tickets.all_rows)}
+        return [ticket for ticket in after if after[ticket] != before[ticket]]
+
+    assert let_go(queue_usd=1.0) == []
+    assert let_go(day_usd=1.0) == ["ever"]
+    assert let_go() == ["day"]
+    assert let_go() == []
+    assert {place.store.read(tickets.get, ticket).ticket.not_before_us for ticket in ("day", "ever")} == {0}

@@ -2,11 +2,16 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pytest
 
+from runner.days import next_day_us
 from runner.events import Name
 from tests.daemons import Site, bash, say
+from tickets.ticket import NEVER_US
+
+pytestmark = pytest.mark.timeout(120)  # several runs, each with the real CLI
 
 
 @pytest.fixture
@@ -77,3 +82,27 @@ def test_active_time_ends_a_run(site: Site) -> None:
     assert site.works_once() == 0
     shown = site.show("t")
     assert (shown.kinds[1:], len(shown.sessions)) == ([("resumed", "finished")], 1)
+
+
+def test_what_waits_for_money_of_all_goes_on_as_soon_as_there_is_more(site: Site) -> None:
+    """A ticket waits for the queue's or the day's cap with the reason, and a start with a higher one ends the wait."""
+    site.configure(limits={"queue_usd": 0.005})
+    site.plays(bash("echo one > one.txt"), say("Done."))
+    site.add("t")
+    assert site.works_once() == 1
+    shown = site.show("t")
+    assert (shown.ticket.state, shown.ticket.not_before_us, shown.because.until_us) == ("ready", NEVER_US, None)
+    assert "limits.queue_usd: $0.0000 of $0.0050 spent" in shown.why
+    assert site.works_once() == 3, "nothing was raised, so nothing is claimed"
+
+    site.configure(limits={"day_usd": 0.005}, time_zone="Asia/Tokyo")
+    assert site.works_once() == 1
+    shown = site.show("t")
+    assert shown.ticket.not_before_us == next_day_us(shown.now_us, ZoneInfo("Asia/Tokyo"))
+    assert "limits.day_usd: $0.0000 of $0.0050 spent" in shown.why
+    assert (site.calls, shown.runs) == ([], [])
+    assert not site.worktree("t").exists()
+
+    site.configure(limits={})
+    assert site.works_once() == 0
+    assert site.show("t").ticket.state == "done"

@@ -254,9 +254,9 @@ def orphan(tx: Tx, ticket_id: str, token: int) -> Ticket:
     return apply(tx, ticket_id, Orphaned(token, progressed(since_claim)))
 
 
-def waiting(rx: Rx, home: str, cause: Cause) -> list[str]:
-    """Return the tickets of this home that wait for a time because a claim put them back for `cause`."""
-    query = select(_t.id, _t.not_before_us).where(_claimable(home), _t.not_before_us > rx.now_us)
+def waiting(rx: Rx, home: str, cause: Cause, *, beyond_us: int) -> list[str]:
+    """Return the tickets of this home that wait for a time beyond `beyond_us` because of `cause`."""
+    query = select(_t.id, _t.not_before_us).where(_claimable(home), _t.not_before_us > beyond_us)
     found = rx.connection.execute(query.order_by(_t.taken_at_us, _t.id)).all()
     return [
         each.id
