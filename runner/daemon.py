@@ -156,6 +156,11 @@ def _for_commands(config: Config, home: Home, environ: Mapping[str, str]) -> dic
     return base_environment(config.env, home_dir=home.user_home, tmp_dir=home.tmp, inherited=environ)
 
 
+def api_address(config: Config, environ: Mapping[str, str]) -> str | None:
+    """Return the address of the Messages API that Claude Code is given, None when it uses its own."""
+    return _for_the_cli(config, Home.of(config), environ).get("ANTHROPIC_BASE_URL")
+
+
 def _for_the_cli(config: Config, home: Home, environ: Mapping[str, str]) -> dict[str, str]:
     base_url = config.agent.base_url or environ.get("ANTHROPIC_BASE_URL")
     return (

@@ -3,7 +3,9 @@
 import os
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 from runner import daemon, machine
 from runner.config import Config, credential
@@ -11,9 +13,18 @@ from runner.errors import RunnerError
 from runner.home import Home, Locked
 from runner.performers import secrets_of
 from runner.store import Store
+from tickets import folder
+from tickets.front_matter import NotATicket
 
 _VERSION_S = 30.0
 _STATE_DIRECTORY = "state directory"
+_TOOLS = (
+    *("Bash", "CronCreate", "CronDelete", "CronList", "Edit", "EnterWorktree", "ExitWorktree", "Glob", "Grep"),
+    *("ListAgents", "Monitor", "NotebookEdit", "Read", "ReportFindings", "ScheduleWakeup", "SendMessage", "Skill"),
+    *("Task", "TaskCreate", "TaskGet", "TaskList", "TaskStop", "TaskUpdate", "ToolSearch", "WebFetch", "WebSearch"),
+    *("Workflow", "Write"),
+)
+"""What Claude Code 2.1.332 says at its start that it has, of all names that it was asked for."""
 _IN_THE_STATE_DIRECTORY = frozenset({"database", "repository"})  # they are looked at with its lock held
 
 
@@ -24,6 +35,12 @@ class Finding:
     what: str
     said: str
     ok: bool
+    doubtful: bool = False
+    """Nothing stops a start, and a person may want to look."""
+
+
+class _Doubt(Exception):
+    """What was found may be a mistake."""
 
 
 def check(config: Config, environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
@@ -34,6 +51,8 @@ def check(config: Config, environ: Mapping[str, str] = os.environ) -> Iterator[F
         "credential": lambda: credential(config, environ).found,
         "effects": lambda: _effects(config, environ),
         "claude code": lambda: _cli(config),
+        "api": lambda: _api(config, environ),
+        "tools": lambda: _tools(config),
         "database": lambda: _database(config),
         "repository": lambda: _repository(config, environ),
     }
@@ -44,6 +63,8 @@ def check(config: Config, environ: Mapping[str, str] = os.environ) -> Iterator[F
             continue
         try:
             yield Finding(what, look(), ok=True)
+        except _Doubt as doubt:
+            yield Finding(what, str(doubt), ok=True, doubtful=True)
         except (RunnerError, OSError) as error:
             unfit |= what == _STATE_DIRECTORY
             yield Finding(what, str(error), ok=False)
@@ -77,6 +98,29 @@ def _cli(config: Config) -> str:
     except (OSError, subprocess.SubprocessError) as error:
         raise RunnerError(f"{cli} does not run: {error}") from error
     return f"{shown.stdout.strip()}, {cli}"
+
+
+def _api(config: Config, environ: Mapping[str, str]) -> str:
+    address = daemon.api_address(config, environ)
+    return "Claude Code's own address" if address is None else without_secrets(address)
+
+
+def _tools(config: Config) -> str:
+    """Name the tools. Claude Code leaves out what it does not know, in silence."""
+    asked = {"agent.tools": config.agent.tools}
+    for ticket in folder.names(config.queue_directory):
+        with suppress(NotATicket):
+            asked[f"{ticket}.md"] = folder.look_at(config.queue_directory, ticket).tools or ()
+    unknown = [(where, tool) for where, tools in asked.items() for tool in tools if tool not in _TOOLS]
+    if unknown:
+        told = "; ".join(f"{where} has {tool}{_meant(tool)}" for where, tool in unknown)
+        raise _Doubt(f"no tool of Claude Code's has this name, and none is given for it: {told}")
+    return ", ".join(config.agent.tools) or "none"
+
+
+def _meant(tool: str) -> str:
+    close = get_close_matches(tool.lower(), [name.lower() for name in _TOOLS], 1)
+    return "".join(f", did you mean {name}?" for name in _TOOLS if [name.lower()] == close)
 
 
 def _database(config: Config) -> str:

@@ -23,6 +23,7 @@ from runner.store.sessions import SessionRow
 from runner.store.tickets import Row
 from runner.why import Asked, Facts, Last, Owner, Queue, Why, closed, in_the_folder, not_taken, why
 from tickets import folder
+from tickets.front_matter import NotATicket
 from tickets.source import Refused
 from tickets.ticket import State
 
@@ -211,8 +212,11 @@ def explain(rx: Rx, ticket: str, around: Around) -> Explanation:
 
 def explain_file(ticket: str, around: Around, said: str | None = None) -> Explanation:
     """Return why a file of the queue folder is no ticket, given what a daemon has said of it."""
-    problem = said or folder.problem_of(around.queue, ticket)
-    because = in_the_folder(has_daemon=around.daemon is not None) if problem is None else not_taken(problem)
+    try:
+        folder.look_at(around.queue, ticket)
+    except NotATicket as error:
+        said = said or str(error)
+    because = in_the_folder(has_daemon=around.daemon is not None) if said is None else not_taken(said)
     return Explanation(ticket, because, around.daemon)
 
 

@@ -12,7 +12,7 @@ from runner.preflight import Finding
 from tests.shell import Shell, git
 
 KEY = "sk-ant-api03-made-up"
-NAMES = {"state directory", "machine", "credential", "claude code", "database", "repository"}
+NAMES = {"state directory", "machine", "credential", "claude code", "api", "tools", "database", "repository"}
 CLI = "#!/bin/sh\n"
 
 
@@ -60,6 +60,8 @@ def test_all_is_well(shell: Shell) -> None:
             "state directory": str(shell.state),
             "credential": "$ANTHROPIC_API_KEY",
             "claude code": f"9.9.9 (Claude Code), {shell.place}/claude",
+            "api": "Claude Code's own address",
+            "tools": "Bash, Read, Edit, Write, Glob, Grep",
             "database": f"sqlite:///{shell.home.database}",
             "repository": f"{shell.repository}, base main at {head[:12]}",
         }
@@ -84,6 +86,28 @@ def test_a_machine_below_a_floor_is_told(shell: Shell) -> None:
     assert [*said] == ["machine"]
     assert "machine.min_free_disk is 1000.0 PiB: make room" in said["machine"]
     assert "machine.min_free_memory is 1000.0 PiB: end something" in said["machine"]
+
+
+def test_the_address_of_the_api_is_told_without_its_password(shell: Shell) -> None:
+    """Whoever checks sees where tickets will go: by the environment, and before that by the configuration."""
+    environ = {"ANTHROPIC_API_KEY": KEY, "ANTHROPIC_BASE_URL": "http://me:secret@127.0.0.1:8765/v"}
+    assert check(shell, environ)["api"].said == "127.0.0.1:8765/v"
+    shell.configure(f'[agent]\ncli_path = "{shell.place}/claude"\nbase_url = "http://proxy.example"')
+    assert check(shell, environ)["api"].said == "http://proxy.example"
+
+
+def test_a_tool_that_does_not_exist_is_doubtful(shell: Shell) -> None:
+    """A name that is no tool's, in the configuration or in a ticket's file, is told, and stops nothing."""
+    shell.configure(f'[agent]\ncli_path = "{shell.place}/claude"\ntools = ["Bash", "Raed"]')
+    shell.queue.mkdir(parents=True)
+    (shell.queue / "fix.md").write_text("---\ntools: [grep, Xyz]\n---\nDo it.\n")
+    (shell.queue / "bad.md").write_text("---\ntools: 1\n---\nDo it.\n")
+    found = check(shell)["tools"]
+    assert (found.ok, found.doubtful) == (True, True)
+    assert found.said.partition(": ")[2] == (
+        "agent.tools has Raed, did you mean Read?; fix.md has grep, did you mean Grep?; fix.md has Xyz"
+    )
+    assert re.search(r"^look +tools +no tool of Claude Code's", shell("check").out, re.MULTILINE)
 
 
 def test_a_cli_without_the_right_to_run_is_told(shell: Shell) -> None:

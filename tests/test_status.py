@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -241,6 +242,21 @@ def test_every_event_is_a_line_with_its_number(shell: Shell, place: Place) -> No
     assert shell("events", "--since", str(numbers[-1])).out == ""
     of_one = shell("events", "b", "--json").out.splitlines()
     assert [json.loads(line)["ticket"] for line in of_one] == ["b"]
+
+
+def test_the_log_can_be_followed_with_the_daemon_down(shell: Shell, place: Place) -> None:
+    """`--follow` prints what is there, then each event as it comes, and ends well when it is interrupted."""
+    place.take("a", "b")
+    command: list[str | Path] = [PROGRAM, "events", "a", "--follow", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=shell.repository) as follower:
+        assert follower.stdout is not None
+        assert json.loads(follower.stdout.readline())["name"] == "ticket.taken"
+        place.store.transact(tickets.apply, "b", Cancelled())
+        place.store.transact(tickets.apply, "a", Cancelled())
+        assert json.loads(follower.stdout.readline())["name"] == "ticket.cancelled"
+        follower.send_signal(signal.SIGINT)
+        assert follower.stdout.read() == ""
+    assert follower.returncode == 0
 
 
 def test_show_has_sessions_runs_and_the_text(shell: Shell, place: Place) -> None:

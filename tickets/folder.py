@@ -202,17 +202,18 @@ def names(root: Path) -> list[str]:
     return []
 
 
-def problem_of(root: Path, ticket_id: str) -> str | None:
-    """Return what is wrong with a ticket's file by itself, None when nothing is."""
+def look_at(root: Path, ticket_id: str) -> Spec:
+    """Return the ticket that a file of the folder would be, by itself.
+
+    Raises:
+        NotATicket: It cannot become one.
+    """
     name = ticket_id + _SUFFIX
     try:
         _demand_regular(name, (root / name).lstat())
-        parse(shown(name), _id_of(name), _read(root / name))
-    except NotATicket as error:
-        return str(error)
+        return parse(shown(name), _id_of(name), _read(root / name))
     except OSError as error:
-        return f"cannot be read: {error.strerror}"
-    return None
+        raise NotATicket(name, f"cannot be read: {error.strerror}") from error
 
 
 def _is_candidate(name: str) -> bool:

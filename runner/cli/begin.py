@@ -61,7 +61,8 @@ def check(config: ConfigOption = None) -> int:
 
     failed = False
     for finding in preflight.check(load(config)):
-        typer.echo(f"{'ok' if finding.ok else 'WRONG':<6} {finding.what:<16} {finding.said}")
+        verdict = "WRONG" if not finding.ok else "look" if finding.doubtful else "ok"
+        typer.echo(f"{verdict:<6} {finding.what:<16} {finding.said}")
         failed = failed or not finding.ok
     return Exit.CONFIG if failed else Exit.OK
 

@@ -1,7 +1,9 @@
 """Read: status, show, explain, events, diff, effects. Needs neither the SDK nor git, but for diff."""
 
 import sys
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from time import sleep
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from runner.store.effects import EffectRow
 
 
+_LOOK_AGAIN_S = 0.5  # a read of an index: what follows the log need not have a daemon to be told by
 _DIFF_BYTES = 10 * 1024 * 1024
 
 
@@ -91,6 +94,7 @@ def events(
     ticket: Annotated[str | None, typer.Argument(help="Of one ticket only.", metavar="TICKET")] = None,
     *,
     since: Annotated[int, typer.Option(help="Only those after this number.")] = 0,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Then each that comes, until interrupted.")] = False,
     as_json: JsonOption = False,
     config: ConfigOption = None,
 ) -> None:
@@ -98,15 +102,19 @@ def events(
     from runner import render
     from runner.store import log, tickets
 
-    with nothing_is_fine(ticket), reading(load(config)) as store:
+    with nothing_is_fine(ticket), reading(load(config)) as store, suppress(KeyboardInterrupt):
         if ticket is not None:
             store.read(tickets.get, ticket)
-        while entries := store.read(log.events, ticket=ticket, since=since):
+        while (entries := store.read(log.events, ticket=ticket, since=since)) or follow:
+            if not entries:
+                sleep(_LOOK_AGAIN_S)
+                continue
             since = entries[-1].id
             if as_json:
                 typer.echo("\n".join(map(render.entry_json, entries)))
             else:
                 render.events(entries, console())
+            sys.stdout.flush()
 
 
 @app.command()
