@@ -8,11 +8,15 @@ Pure. Knows no store, no machine and no clock.
 """
 
 from dataclasses import dataclass
+from math import inf
 
+from runner.hours import Hours
 from runner.outcome import WAITS, Waits, weather_delay_s
 
 WEATHER = "weather"
 """The reason of a pause that ends by itself."""
+HOURS = "hours"
+MACHINE = "machine"
 
 _US = 1_000_000
 _SPREAD = 0.5
@@ -50,6 +54,24 @@ class Closed:
     """For a person."""
     until_us: int | None
     """When that may be over by itself; None when something has to happen."""
+
+
+def why_closed(pause: Pause | None, hours: Hours, shortage: str | None, *, now_us: int) -> Closed | None:
+    """Return why no ticket may start now, None when one may; of several reasons the one that lasts longest.
+
+    Args:
+        pause: The queue's.
+        hours: In which tickets start.
+        shortage: Which floor the machine is below, None when it is below none.
+        now_us: The time.
+    """
+    found = [closed_by_pause(pause, now_us=now_us)]
+    if shortage is not None:
+        found.append(Closed(MACHINE, shortage, None))
+    if not hours.is_open(now_us):
+        found.append(Closed(HOURS, "it is outside active_hours", hours.changes_at_us(now_us)))
+    reasons = [closed for closed in found if closed is not None]
+    return max(reasons, key=lambda closed: inf if closed.until_us is None else closed.until_us, default=None)
 
 
 def closed_by_pause(pause: Pause | None, *, now_us: int) -> Closed | None:

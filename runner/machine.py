@@ -13,6 +13,8 @@ from pathlib import Path, PurePosixPath
 
 from pydantic import ByteSize
 
+from runner.config import Config
+
 _KIB = 1024
 _V2 = ("memory.max", "memory.current", "inactive_file")
 _V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
@@ -48,6 +50,13 @@ def shortage(room: Room, *, min_free_disk: int, min_free_memory: int) -> str | N
             " end something, or lower `concurrency`"
         )
     return "; ".join(said) or None
+
+
+def short(config: Config) -> str | None:
+    """Return which floor of the configuration the machine is below now and what to do, None when it is below none."""
+    floors = config.machine
+    room = look(config.state_directory)
+    return shortage(room, min_free_disk=floors.min_free_disk, min_free_memory=floors.min_free_memory)
 
 
 def shown(size_bytes: int) -> str:

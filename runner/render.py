@@ -62,7 +62,9 @@ def overview(view: Overview, console: Console) -> None:
     console.print(f"\n{today}, ${view.reserved_microusd / 1e6:.2f} reserved")
     console.print("no daemon runs" if view.daemon is None else f"daemon: pid {view.daemon or 'unknown'}")
     if view.closed is not None:
-        by = "" if view.pause is None else f" (by {view.pause.by}, {lasted(view.now_us - view.pause.since_us)} ago)"
+        by = ""
+        if view.pause is not None and view.closed.then:
+            by = f" (by {view.pause.by}, {lasted(view.now_us - view.pause.since_us)} ago)"
         console.print(shown(f"{view.closed.sentence}{by}"), style="yellow")
         console.print(view.closed.then, end="\n" if view.closed.then else "")
     elif view.pause is not None:

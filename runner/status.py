@@ -10,10 +10,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
-from runner.admission import Closed, Pause, closed_by_pause
+from runner import machine
+from runner.admission import Closed, Pause, why_closed
 from runner.config import Config
 from runner.days import day_start_us
 from runner.home import Home
+from runner.hours import Hours
 from runner.store import Rx, effects, log, overview, questions, queue, runs, sessions, tickets
 from runner.store.effects import EffectRow
 from runner.store.overview import Line, Sums
@@ -48,6 +50,10 @@ class Around:
     day_cap_microusd: int | None
     zone: ZoneInfo
     """Of the days that a cap counts."""
+    hours: Hours
+    """In which tickets start."""
+    shortage: str | None
+    """Which floor the machine is below."""
     queue: Path
     """The folder of the tickets."""
     files: tuple[str, ...]
@@ -65,6 +71,8 @@ class Around:
             config.limits.ticket_microusd,
             config.limits.day_microusd,
             config.zone,
+            config.hours,
+            machine.short(config),
             config.queue_directory,
             tuple(folder.names(config.queue_directory)),
         )
@@ -142,7 +150,7 @@ def look(rx: Rx, around: Around, *, states: Collection[State], since_us: int | N
     spent, reserved = runs.day_money(rx, day_start_us(rx.now_us, around.zone))
     lines = overview.overview(rx, states=states, since_us=since_us)
     refused, pause = queue.refusals(rx), queue.paused(rx)
-    shut = closed_by_pause(pause, now_us=rx.now_us)
+    shut = _shut(rx, around)
     return Overview(
         rx.now_us,
         lines,
@@ -174,7 +182,7 @@ def look_at(rx: Rx, ticket: str, around: Around) -> Details:
     return Details(
         rx.now_us,
         row,
-        _why(rx, around, [line], closed_by_pause(queue.paused(rx), now_us=rx.now_us))[ticket],
+        _why(rx, around, [line], _shut(rx, around))[ticket],
         line.sums.cost_microusd,
         row.spec.budget_microusd or around.cap_microusd,
         line.sums,
@@ -267,3 +275,7 @@ def _asked(open_: Sequence[Question]) -> Asked | None:
         return None
     deadlines = [question.deadline_us for question in open_ if question.deadline_us is not None]
     return Asked(open_[0].asked_at_us, max(deadlines) if len(deadlines) == len(open_) else None)
+
+
+def _shut(rx: Rx, around: Around) -> Closed | None:
+    return why_closed(queue.paused(rx), around.hours, around.shortage, now_us=rx.now_us)

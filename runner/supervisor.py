@@ -17,8 +17,9 @@ from anyio.abc import TaskGroup
 from anyio.to_thread import run_sync
 from watchfiles import awatch
 
-from runner import commands, control, log, processes
+from runner import commands, control, log, machine, processes
 from runner.accounts import account, let_go
+from runner.admission import HOURS, MACHINE, Closed, why_closed
 from runner.agent import Stop
 from runner.commands import Command
 from runner.effects import STORE_RETRY_S, Ledger
@@ -56,6 +57,8 @@ class Supervisor:
     """Ends the watch of the queue folder: its thread looks at this often, and heeds a cancellation after 5 s."""
     refused: dict[str, Refused] | None = None
     """As it was last saved; None before this daemon's first look."""
+    closed: Closed | None = None
+    """Why no ticket could start at the last look."""
     troubles: dict[str, str] = field(default_factory=dict)
     """What was last said of each place that cannot be read."""
     mirror: Mirror = field(init=False)
@@ -81,7 +84,7 @@ class Supervisor:
                     await self._loop(claims, self.ledger)
             self.over.set()
             await self.parts.store.write(queue.end_epoch, self.epoch)
-            waiting = await self.parts.store.write(_waits_for_resume)
+            waiting = await self.parts.store.write(_waits, self.closed)
             around.cancel_scope.cancel()
         return self._exit(waiting=waiting)
 
@@ -166,7 +169,8 @@ class Supervisor:
         await self.mirror.converge()
         await ledger.perform_due()
         ripens_in_s = None if self.draining else await self._take_in()
-        while not (self.draining or self._is_full):
+        self.closed = await self._why_closed()
+        while not (self.draining or self.closed or self._is_full):
             row = await self._claim()
             if row is None:
                 break
@@ -182,6 +186,20 @@ class Supervisor:
     def _is_full(self) -> bool:
         return len(self.stops) >= self.parts.config.concurrency
 
+    async def _why_closed(self) -> Closed | None:
+        """Look at all that can keep tickets from starting; what no event says is logged once."""
+        config = self.parts.config
+        shortage = await run_sync(machine.short, config)
+
+        def of_now(tx: Tx) -> Closed | None:
+            return why_closed(queue.paused(tx), config.hours, shortage, now_us=tx.now_us)
+
+        closed = await self.parts.store.write(of_now)
+        before = None if self.closed is None else self.closed.reason
+        if closed is not None and closed.reason in {HOURS, MACHINE} and closed.reason != before:
+            log.warn("queue.closed", reason=closed.reason, note=closed.note, until_us=closed.until_us)
+        return closed
+
     async def _claim(self) -> Row | None:
         return await self.parts.store.write(
             partial(
@@ -193,10 +211,11 @@ class Supervisor:
         )
 
     async def _until_due_s(self) -> float:
-        poll_s, home, is_full = self.parts.config.poll_s, self.parts.home.name, self._is_full
+        poll_s, home, is_full, closed = self.parts.config.poll_s, self.parts.home.name, self._is_full, self.closed
 
         def until(tx: Tx) -> float:
-            claim_us = None if is_full else tickets.next_due_us(tx, home)
+            open_us = tickets.next_due_us(tx, home) if closed is None else closed.until_us
+            claim_us = None if is_full else open_us
             answer_us = None if self.draining else questions.next_deadline_us(tx, home)
             dues_us = [due_us for due_us in (claim_us, answer_us) if due_us is not None]
             return max((min(dues_us) - tx.now_us) / 1e6, 0.05) if dues_us else poll_s
@@ -285,5 +304,5 @@ def _orphan_all(tx: Tx, home: str, epoch: int) -> None:
             tickets.orphan(tx, row.ticket.id, row.ticket.token)
 
 
-def _waits_for_resume(tx: Tx) -> bool:
-    return queue.paused(tx) is not None and State.READY in tickets.states(tx).values()
+def _waits(tx: Tx, closed: Closed | None) -> bool:
+    return (closed or queue.paused(tx)) is not None and State.READY in tickets.states(tx).values()

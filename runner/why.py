@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from runner.admission import WEATHER, Closed
+from runner.admission import HOURS, MACHINE, WEATHER, Closed
 from runner.events import Name, Value
 from tickets.ticket import IDLE_CRASHES_TO_HOLD, NEVER_US, Cause, Reason, State, Ticket
 
@@ -137,13 +137,16 @@ def next_step(ticket: Ticket) -> str:
 def closed(shut: Closed) -> Why:
     """Return why the queue starts no ticket."""
     note = f": {first}" if (first := shut.note.partition("\n")[0]) else ""
-    is_weather, until_us = shut.reason == WEATHER, shut.until_us
-    waits = "the queue waits for the weather" if is_weather else "the queue waits"
-    if until_us is not None:
-        then = "one ticket tries then; `ticket-runner resume` ends the wait" if is_weather else ""
-        return Why(f"{waits} until {clock(until_us)}{note}", then, until_us)
-    if is_weather:
-        return Why(f"{waits}{note}", "`ticket-runner resume` ends the wait")
+    until = "" if shut.until_us is None else f" until {clock(shut.until_us)}"
+    if shut.reason in {HOURS, MACHINE}:
+        return Why(f"no ticket starts{until}{note}", until_us=shut.until_us)
+    if shut.reason == WEATHER:
+        then = "one ticket tries then; " if until else ""
+        return Why(
+            f"the queue waits for the weather{until}{note}",
+            f"{then}`ticket-runner resume` ends the wait",
+            shut.until_us,
+        )
     return Why(f"the queue is paused{note}", "`ticket-runner resume`")
 
 

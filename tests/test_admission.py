@@ -1,12 +1,14 @@
 """Whether a ticket may start, and what a pause for the weather becomes: every case."""
 
 from dataclasses import replace
+from datetime import UTC
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.admission import WEATHER, Closed, Pause, after_weather, closed_by_pause
+from runner.admission import WEATHER, Closed, Pause, after_weather, closed_by_pause, why_closed
+from runner.hours import Hours, parse
 from runner.outcome import Waits
 
 SECOND = 1_000_000
@@ -32,6 +34,43 @@ PROBED = replace(DUE, probe="b")
 def test_a_pause_lets_no_ticket_start_but_the_probe(pause: Pause | None, closed: Closed | None) -> None:
     """A person's pause ends by an event, the weather's at its time for one ticket, for the rest by what it hears."""
     assert closed_by_pause(pause, now_us=NOW_US) == closed
+
+
+OPEN = Hours((), UTC)
+NOON_US = 1_782_907_200 * SECOND
+"""A Wednesday's."""
+
+
+@pytest.mark.parametrize(
+    ("pause", "window", "shortage", "closed"),
+    [
+        (None, None, None, None),
+        (None, "Wed 12:00-13:00", None, None),
+        (None, None, "no room", Closed("machine", "no room", None)),
+        (None, "Wed 13:00-14:00", None, Closed("hours", "it is outside active_hours", NOON_US + 3600 * SECOND)),
+        (None, "Wed 13:00-14:00", "no room", Closed("machine", "no room", None)),
+        (BY_HAND, "Wed 13:00-14:00", "no room", Closed("operator", "", None)),
+        (
+            replace(WAITS, until_us=NOON_US + 60 * SECOND),
+            "Wed 13:00-14:00",
+            None,
+            Closed("hours", "it is outside active_hours", NOON_US + 3600 * SECOND),
+        ),
+        (
+            replace(WAITS, note="529", until_us=NOON_US + 7200 * SECOND),
+            "Wed 13:00-14:00",
+            None,
+            Closed(WEATHER, "529", NOON_US + 7200 * SECOND),
+        ),
+        (replace(WAITS, until_us=NOON_US), "Wed 12:00-13:00", None, None),
+    ],
+)
+def test_of_several_reasons_the_longest_is_said(
+    pause: Pause | None, window: str | None, shortage: str | None, closed: Closed | None
+) -> None:
+    """A queue is open when no pause, no hours and no shortage closes it; else what lasts longest is the reason."""
+    hours = OPEN if window is None else Hours((parse(window),), UTC)
+    assert why_closed(pause, hours, shortage, now_us=NOON_US) == closed
 
 
 @pytest.mark.parametrize(

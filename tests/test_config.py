@@ -237,6 +237,16 @@ def test_a_time_zone_has_a_name(name: str) -> None:
     assert problem.endswith("did you mean Europe/Berlin?") or name != "Europe/Berlni"
 
 
+def test_active_hours_are_refused_with_key_and_reason() -> None:
+    """Hours are read in the time zone of the file, and each that is none is said with its key and what is wrong."""
+    config = read('repository = "/r"\ntime_zone = "Asia/Tokyo"\nactive_hours = ["Sat 00:00-24:00"]')
+    saturday_us = 1_782_486_000 * 1_000_000
+    assert [config.hours.is_open(saturday_us + more) for more in (-1, 0)] == [False, True]
+    first, second = problems('repository = "/r"\nactive_hours = ["Sat 8-9", "Sun 08:00-08:00", "Mon 08:00-09:00"]')
+    assert first.startswith("a.toml: active_hours[0]: 'Sat 8-9' must be days and times")
+    assert second == "a.toml: active_hours[1]: 'Sun 08:00-08:00' ends when it begins; a whole day is 00:00-24:00"
+
+
 def test_time_zones_need_nothing_of_the_machine() -> None:
     """Where the system has no time zones, as in a minimal container, they are known all the same."""
     load = (

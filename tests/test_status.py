@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -19,9 +20,10 @@ from sqlalchemy import Connection, event
 from runner import daemon
 from runner.budget import Cost, CostKind
 from runner.events import Name
+from runner.hours import Hours, parse
 from runner.outcome import Outcome
 from runner.render import details, overview
-from runner.status import Around, Overview, look, look_at
+from runner.status import OPEN, Around, Overview, look, look_at
 from runner.store import Rx, queue, runs, tickets
 from tests.shell import PROGRAM, Shell, read_back, text_stream
 from tests.stores import HOME, SECOND, Place
@@ -38,6 +40,8 @@ AROUND = Around(
     cap_microusd=5_000_000,
     day_cap_microusd=None,
     zone=ZoneInfo("UTC"),
+    hours=Hours((), ZoneInfo("UTC")),
+    shortage=None,
     queue=Path("/nowhere"),
     files=("a", "new"),
 )
@@ -135,6 +139,28 @@ def test_a_narrow_terminal_shows_less_of_runs(place: Place) -> None:
         lines.append(next(line for line in read_back(stream).splitlines() if line.startswith("run ")))
     assert lines[0].split() == ["run", "kind", "started", "outcome", "turns", "cost"]
     assert {"session", "given", "carried", "cli"} < {*lines[1].split()}
+
+
+@pytest.mark.parametrize(
+    ("window", "shortage", "pause", "said"),
+    [
+        (None, "1 KiB of the disk are free", False, "no ticket starts: 1 KiB of the disk are free"),
+        ("Thu 00:00-24:00", None, False, "no ticket starts until 2026-07-02T00:00:00Z: it is outside active_hours"),
+        ("Mon-Sun 00:00-24:00", None, False, None),
+        (None, "no room", True, "the queue is paused (by fix, 0s ago)"),
+    ],
+)
+def test_a_queue_that_starts_nothing_says_why(
+    place: Place, window: str | None, shortage: str | None, pause: bool, said: str | None
+) -> None:
+    """Below the table is what keeps all tickets from starting, also without a daemon: hours, machine or a pause."""
+    place.clock.now_us = 1_782_907_200 * SECOND  # a Wednesday
+    if pause:
+        place.store.transact(queue.pause, reason="key", note="", by="fix")
+    hours = AROUND.hours if window is None else Hours((parse(window),), AROUND.zone)
+    view = place.store.read(look, replace(AROUND, hours=hours, shortage=shortage), states=OPEN)
+    assert (said or "no daemon runs") in drawn(view, is_terminal=False)
+    assert (view.closed is None) is (said is None)
 
 
 def drawn(view: Overview, is_terminal: bool, width: int = 120) -> list[str]:

@@ -7,6 +7,7 @@ import sqlite3
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
 
@@ -204,3 +205,34 @@ async def test_a_paused_queue_is_said_with_what_ends_it(here: Place) -> None:
     assert await supervisor(here).serve() is Exit.FAILED
     (event,) = [e.event for e in here.store.read(events.events) if e.event.name is Name.QUEUE_PAUSED]
     assert event.payload["note"] == "the key was refused"
+
+
+def far_away() -> str:
+    """Return hours that are neither today's nor tomorrow's."""
+    return f"{(datetime.now(UTC) + timedelta(days=3)):%a} 00:00-24:00"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [({"active_hours": [far_away()]}, "hours"), ({"machine": {"min_free_disk": 10**18}}, "machine")],
+)
+async def test_nothing_starts_outside_the_hours_or_without_room(
+    tmp_path: Path, settings: dict[str, object], reason: str
+) -> None:
+    """Outside of active_hours and below a floor a ready ticket is left alone, which is logged once."""
+    here = Place(tmp_path, {"poll_s": 0.05} | settings)
+    with closing(here.store), logged() as lines:
+        here.store.transact(tickets.take_in, "folder", Spec("a", "Do it."))
+        loop = supervisor(here, once=False)
+        async with anyio.create_task_group() as group:
+            group.start_soon(loop.serve)
+            await until(lambda: loop.closed)
+            turn = loop.wake
+            await until(lambda: loop.wake is not turn)
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert await supervisor(here).serve() is Exit.FAILED, "it waits"
+        said = [line["reason"] for line in lines() if line["event"] == "queue.closed"]
+        assert said == [reason, reason], "once by each daemon"
+        assert known(here) == {"a": State.READY}
+        assert here.store.read(tickets.get, "a").ticket.token == 0

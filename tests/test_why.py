@@ -187,7 +187,8 @@ WAITS = Closed(WEATHER, "rate limit", LATER)
                 "`ticket-runner resume` ends the wait",
             ),
         ),
-        (Closed("other", "", LATER), Why(f"the queue waits until {AT_LATER}", "", LATER)),
+        (Closed("hours", "outside", LATER), Why(f"no ticket starts until {AT_LATER}: outside", "", LATER)),
+        (Closed("machine", "no room", None), Why("no ticket starts: no room")),
     ],
 )
 def test_what_closes_the_queue_is_why_a_due_ticket_waits(shut: Closed, told: Why) -> None:

@@ -20,6 +20,7 @@ from runner.config.file import problems_of, read_toml
 from runner.config.outside import Effects, Notify
 from runner.config.upkeep import Machine
 from runner.config.values import (
+    ActiveHours,
     Amount,
     Commands,
     Count,
@@ -46,6 +47,7 @@ from runner.config.values import (
     surroundings,
 )
 from runner.errors import ConfigError
+from runner.hours import Hours, parse
 
 DATABASE_FILE = "ticket-runner.sqlite3"
 
@@ -260,6 +262,11 @@ class Config(Section):
         default="UTC",
         description="IANA time zone, as Europe/Berlin is, at whose midnight the day of limits.day_usd begins.",
     )
+    active_hours: ActiveHours = Field(
+        default=(),
+        description="Hours in which tickets start, in time_zone; those that run go on to their end. Default: always.",
+        examples=[["Mon-Fri 20:00-07:00", "Sat-Sun 00:00-24:00"]],
+    )
     setup: Commands = Field(
         default=(),
         description="Shell commands in a new worktree, before the agent starts. Default: none.",
@@ -316,6 +323,11 @@ class Config(Section):
     def repository_path(self) -> Path | None:
         """Where the repository is, None when that is a URL."""
         return None if is_url(self.repository) else Path(self.repository)
+
+    @property
+    def hours(self) -> Hours:
+        """When tickets start."""
+        return Hours(tuple(map(parse, self.active_hours)), self.zone)
 
     @property
     def zone(self) -> ZoneInfo:

@@ -15,6 +15,8 @@ from zoneinfo import ZoneInfo, available_timezones
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
 
+from runner.hours import parse
+
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRETS = frozenset({"ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"})
 _OURS = frozenset({"CLAUDE_CONFIG_DIR"})
@@ -173,6 +175,11 @@ def _headers(value: dict[str, str]) -> dict[str, str]:
     return value
 
 
+def _window(value: str) -> str:
+    parse(value)
+    return value
+
+
 def _http_url(value: str) -> str:
     if not re.fullmatch(r"https?://[^\s@]+", value):
         raise ValueError("must be a URL that starts with http:// or https:// and has no credential in it")
@@ -198,6 +205,7 @@ Named = Annotated[dict[str, T], AfterValidator(_named)]
 Variable = Annotated[str, AfterValidator(_variable)]
 Variables = Annotated[tuple[Variable, ...], Field(strict=False)]
 Headers = Annotated[dict[str, str], AfterValidator(_headers)]
+ActiveHours = Annotated[tuple[Annotated[str, AfterValidator(_window)], ...], Field(strict=False)]
 Zone = Annotated[str, AfterValidator(_zone)]
 Environment = Annotated[dict[str, str], AfterValidator(_environment)]
 HttpUrl = Annotated[str, AfterValidator(_http_url)]
