@@ -7,10 +7,11 @@ from functools import partial
 from anyio.to_thread import run_sync
 
 from runner import tools
+from runner.catchup import Conflict
 from runner.effects import Ledger
 from runner.lines import FailedLine
 from runner.parts import Parts
-from runner.prompt import Handover, by_default, first, fix, fresh, resumed, rules
+from runner.prompt import Handover, by_default, first, fresh, resumed, rules
 from runner.run import Brief
 from runner.session import Kind, Plan
 from runner.store import effects, log, questions
@@ -21,7 +22,7 @@ from tickets.ticket import Spec
 
 
 async def brief(
-    parts: Parts, ledger: Ledger, row: Row, tree: Tree, *, verify: Sequence[str], failed: FailedLine | None
+    parts: Parts, ledger: Ledger, row: Row, tree: Tree, *, verify: Sequence[str], failed: FailedLine | Conflict | None
 ) -> Brief:
     """Return what the next run is told, and may ask.
 
@@ -31,7 +32,7 @@ async def brief(
         row: The ticket as claimed.
         tree: Its worktree.
         verify: The commands that are run when the agent is done.
-        failed: The check that is sent back; None when none is.
+        failed: The check, or the merge of the base, that is sent back; None when none is.
     """
     instructions = await run_sync(parts.repository.instructions, tree.base_sha)
     return Brief(
@@ -49,11 +50,13 @@ async def brief(
     )
 
 
-def _prompt(spec: Spec, handover: Handover, failed: FailedLine | None, plan: Plan, left_microusd: int) -> str:
+def _prompt(
+    spec: Spec, handover: Handover, failed: FailedLine | Conflict | None, plan: Plan, left_microusd: int
+) -> str:
     facts = replace(handover, left_microusd=left_microusd)
     if plan.kind is Kind.FIRST and not handover.answers:
         return first(spec)
-    sent_back = None if failed is None else fix(failed.command, failed.ending, failed.output)
+    sent_back = None if failed is None else failed.prompt
     told = fresh(spec, facts)
     if plan.resume:
         told = resumed(facts) if sent_back is None or facts.new_answers else ""
@@ -70,6 +73,7 @@ async def _handover(parts: Parts, row: Row, tree: Tree) -> Handover:
         commits=tuple(f"{commit.sha[:10]} {commit.subject}" for commit in facts.commits),
         uncommitted=facts.uncommitted,
         failed_check=await write(log.failed_check, ticket),
+        conflicts=await run_sync(parts.repository.conflicts, ticket),
         effects=tuple(tools.summary(row) for row in known if row.kind not in effects.OURS),
         answers=_pairs(await write(questions.answered, ticket)),
         new_answers=_pairs(await write(questions.new_answers, ticket)),

@@ -9,7 +9,7 @@ the source or who else runs.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import ParamSpec, TypeVar
 
@@ -19,6 +19,7 @@ from runner import accounts, briefing, run, tools
 from runner.accounts import account
 from runner.agent import Interrupted, Stop
 from runner.budget import Cap, Scarce, allowance, remedy, told
+from runner.catchup import CaughtUp, Conflict, base_of, catch_up, conflict_left
 from runner.effects import Ledger
 from runner.errors import ConfigError
 from runner.events import Name, Value, finished_conversation
@@ -44,6 +45,8 @@ from tickets.ticket import Cause, Expects, Fact, Finished, Held, PutBack, Reason
 
 _US = 1_000_000
 _NOTE_CHARS = 2_000
+_MERGES = 3
+"""Of a base that moves on and on, in one claim; then the work is delivered as it was checked last."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -106,6 +109,7 @@ class _Claim:
         self._config, self._spec = parts.config, row.spec
         self._id, self._token = row.ticket.id, row.ticket.token
         self._verify = tuple(row.spec.verify if row.spec.verify is not None else parts.config.verify)
+        self._merges, self._trailer = parts.config.git.on_base_moved == "merge", f"Ticket: {row.ticket.id}"
         self.halt: Halt | None = None
 
     async def go(self) -> Fact:
@@ -126,18 +130,41 @@ class _Claim:
         if finished:
             await self._write(queue.leave_probe, self._id)
             self._parts.wake()
-        failed: FailedLine | None = None
+        failed: FailedLine | Conflict | None = None
+        merges = 0
         while True:
             if not finished:
                 ended = await self._converse(tree, failed) or await self._waits_for_a_person()
                 if ended is not None:
                     return ended
-            failed = await self._lines(CHECK, self._verify, tree, limit_s=self._config.limits.verify_s)
+            finished, failed = True, await self._failed(tree)
             if failed is None:
-                return await self._deliver(tree)
-            if await self._write(runs.fix_rounds, self._id) >= self._config.max_fix_rounds:
-                return self.held(Reason.CHECKS, str(failed))
-            finished = False
+                caught_up = await self._catch_up(tree) if merges < _MERGES else CaughtUp(tree)
+                tree, failed = caught_up.tree, caught_up.conflict
+                if caught_up.is_new:
+                    merges += 1
+                elif failed is None:
+                    return await self._deliver(tree)
+            if failed is not None:
+                if await self._write(runs.fix_rounds, self._id) >= self._config.max_fix_rounds:
+                    return self.held(failed.reason, str(failed))
+                finished = False
+
+    async def _failed(self, tree: Tree) -> FailedLine | Conflict | None:
+        """Return what keeps the work from delivery."""
+        if self._merges and (conflict := await conflict_left(self._parts, self._row)) is not None:
+            return conflict
+        return await self._lines(CHECK, self._verify, tree, limit_s=self._config.limits.verify_s)
+
+    async def _catch_up(self, tree: Tree) -> CaughtUp:
+        """Merge the base into work that there is, where the configuration asks for it."""
+        if not self._merges:
+            return CaughtUp(tree)
+        await self._commit(tree)
+        if not (await self._facts(tree)).changed:
+            return CaughtUp(tree)
+        with self._stop.interrupts():
+            return await catch_up(self._parts, self._row, tree, self._trailer)
 
     async def _finished(self) -> bool:
         return finished_conversation(await self._write(log.round_names, self._id))
@@ -162,8 +189,10 @@ class _Claim:
     async def _worktree(self) -> Tree:
         repository = self._parts.repository
         await self._in_thread(repository.unlock, self._id)
-        base = self._spec.base or self._config.git.base
+        base = base_of(self._parts, self._row)
         tree = await self._in_thread(partial(repository.ensure, self._id, base, base_sha=self._row.base_sha))
+        if undone := await self._in_thread(repository.undo_merge, self._id):
+            tree = replace(tree, note="; ".join(filter(None, [tree.note, undone])))
         if self._row.base_sha is None:
             await self._write(
                 tickets.set_tree,
@@ -198,7 +227,7 @@ class _Claim:
             note=self.note(f"set-up {failed}"),
         )
 
-    async def _converse(self, tree: Tree, failed: FailedLine | None) -> Fact | None:
+    async def _converse(self, tree: Tree, failed: FailedLine | Conflict | None) -> Fact | None:
         """Let the agent work; None when it finished, else how the claim ends."""
         with self._stop.interrupts():
             brief = await briefing.brief(self._parts, self._ledger, self._row, tree, verify=self._verify, failed=failed)
@@ -281,7 +310,7 @@ class _Claim:
 
     async def _commit(self, tree: Tree) -> None:
         subject = self._spec.title or f"Work on {self._id}"
-        message = f"{subject}\n\nTicket: {self._id}"
+        message = f"{subject}\n\n{self._trailer}"
         sha = await self._in_thread(self._parts.repository.commit_all, self._id, message)
         if sha is not None:
             await self._log(Name.BRANCH_COMMITTED, sha=sha, branch=tree.branch)

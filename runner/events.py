@@ -94,6 +94,8 @@ class Name(StrEnum):
     CHECK_STARTED = "check.started"
     CHECK_PASSED = "check.passed"
     CHECK_FAILED = "check.failed"
+    BASE_MERGED = "base.merged"
+    BASE_CONFLICTED = "base.conflicted"
     BRANCH_COMMITTED = "branch.committed"
     BRANCH_PUSHED = "branch.pushed"
 
@@ -171,6 +173,7 @@ ROUTINE = frozenset(
         Name.CHECK_PASSED,
         Name.CHECK_FAILED,
         Name.BUDGET_WARNED,
+        Name.BASE_CONFLICTED,
     }
 )
 """What every claim writes, however soon its daemon dies; anything else is progress."""

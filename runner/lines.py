@@ -7,12 +7,13 @@ redacted and bounded, and into no log.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from runner import prompt
 from runner.children import CommandEnd, run_command
 from runner.events import Name, Value
 from runner.parts import Parts, log_claimed
 from runner.processes import Cookie
 from runner.worktree import Tree
-from tickets.ticket import Ticket
+from tickets.ticket import Reason, Ticket
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,16 @@ class FailedLine:
 
     def __str__(self) -> str:
         return f"`{self.command}`: {self.ending}\n{self.output}"
+
+    @property
+    def reason(self) -> Reason:
+        """Why a ticket is held when the agent cannot mend it."""
+        return Reason.CHECKS
+
+    @property
+    def prompt(self) -> str:
+        """What the agent is told."""
+        return prompt.fix(self.command, self.ending, self.output)
 
 
 async def run_lines(

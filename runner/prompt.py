@@ -17,6 +17,10 @@ RULES_LIMIT = 64 * 1024
 131,071 bytes and no NUL."""
 
 _LISTED = 20
+_RESOLVE = (
+    "Resolve them so that both changes keep their meaning, `git add` each, and end the merge with "
+    "`git commit --no-edit`, or leave that commit to us."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,8 @@ class Handover:
     new_answers: Sequence[tuple[str, str]] = ()
     """Those of them that the session which goes on was not told."""
     left_microusd: int | None = None
+    conflicts: Sequence[str] = ()
+    """Files of a merge under way that are not resolved."""
     moved_to: str | None = None
     """Where the worktree is, when earlier runs had it elsewhere."""
 
@@ -78,6 +84,20 @@ def fix(command: str, ending: str, output: str) -> str:
         f"A check of this ticket failed: `{command}` ({ending}). The end of its output:\n\n"
         f"{_fenced(output.strip() or '(it printed nothing)')}\n\n"
         "Mend the cause, not the check. It is run again when you are done."
+    )
+
+
+def conflict(base: str, files: Sequence[str]) -> str:
+    """Return the prompt that hands over a merge of the base.
+
+    Args:
+        base: As it is called.
+        files: To be resolved.
+    """
+    return (
+        f"What this ticket started from, {base}, has moved on, and is being merged into your branch. Git could not "
+        f"merge these files; each holds both versions, or lacks one of them:\n{_bullets(files)}\n\n"
+        f"{_RESOLVE} Do not abort the merge. The checks are run again when you are done."
     )
 
 
@@ -132,6 +152,12 @@ def _facts(handover: Handover) -> list[str]:
         parts.append(
             "These were started and cut off (nobody rejected them, whatever their results say), so their outcome is "
             "unknown. Check before you run them again:\n" + _bullets(handover.cut_off)
+        )
+    if handover.conflicts:
+        parts.append(
+            "A merge is under way, and these files are not resolved yet:\n"
+            + _bullets(handover.conflicts)
+            + f"\n{_RESOLVE}"
         )
     if handover.failed_check is not None:
         parts.append(f"The check `{handover.failed_check}` failed after your earlier work and has to pass.")

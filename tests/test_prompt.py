@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from runner import briefing
 from runner.lines import FailedLine
-from runner.prompt import RULES_LIMIT, Handover, first, fix, fresh, resumed, rules
+from runner.prompt import RULES_LIMIT, Handover, by_default, conflict, first, fix, fresh, resumed, rules
 from runner.session import Kind, Plan
 from tickets.ticket import Expects, Spec
 
@@ -19,6 +19,7 @@ EVERYTHING = Handover(
     commits=["1a2b3c4 Add a test"],
     uncommitted=["M total.py"],
     failed_check="make check",
+    conflicts=["a.txt"],
     effects=["comment: done, https://forge.example/1"],
     answers=[("Red or blue?", "Red."), ("Round up or down?", "Down.")],
     new_answers=[("Round up or down?", "Down.")],
@@ -28,6 +29,7 @@ EVERYTHING = Handover(
 FACTS = (
     "Your worktree has moved: it is `/new/place` now",
     "outcome is unknown. Check before you run them again:\n- Bash: make test",
+    "these files are not resolved yet:\n- a.txt\nResolve them",
     "The check `make check` failed",
     "Commits on the branch so far:\n- 1a2b3c4 Add a test",
     "Changed and not committed:\n- M total.py",
@@ -45,6 +47,7 @@ HANDOVERS = st.builds(
     effects=LINES,
     answers=PAIRS,
     new_answers=PAIRS,
+    conflicts=LINES,
     left_microusd=st.none() | st.integers(0, 10**9),
     moved_to=st.none() | st.text(max_size=5),
 )
@@ -143,6 +146,19 @@ def test_failed_check_says_what_failed_and_how() -> None:
     prompt = fix("make check", "exit code 2", "a.py:1: no\n")
     assert prompt.startswith("A check of this ticket failed: `make check` (exit code 2).")
     assert "\n```\na.py:1: no\n```\n" in prompt
+
+
+def test_a_conflict_names_the_base_and_the_files() -> None:
+    """A merge that git could not make is handed over with the base, each file and what to do."""
+    prompt = conflict("`main`", ["a.txt", "b.txt"])
+    assert prompt.startswith("What this ticket started from, `main`, has moved on")
+    assert "\n- a.txt\n- b.txt\n\nResolve them" in prompt
+    assert "`git add` each" in prompt
+
+
+def test_an_answer_by_default_says_that_nobody_answered() -> None:
+    """What a deadline answered is told apart from what a person said."""
+    assert by_default("Red.") == "Nobody answered in time, so the default that you gave is taken: Red."
 
 
 def test_rules_name_the_place_and_the_checks() -> None:

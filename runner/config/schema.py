@@ -207,6 +207,12 @@ class Git(Section):
         description='"update" checks out submodules before set-up. "refuse" holds a ticket whose base has any, before'
         " it costs anything.",
     )
+    on_base_moved: Literal["keep", "merge"] = Field(
+        default="keep",
+        description="What to do when the base has moved on and a ticket is done and checked:"
+        ' "keep" delivers its branch as it is; "merge" merges the base into it first and checks it again, and the agent'
+        " resolves what conflicts.",
+    )
     author_name: Line = Field(default="ticket-runner", description="Author of the commits.")
     author_email: Line = Field(default="ticket-runner@localhost", description="Their address.")
     timeout_s: Seconds = Field(default=600.0, description="Seconds for one clone, fetch or push.")

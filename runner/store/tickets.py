@@ -221,6 +221,18 @@ def set_tree(tx: Tx, ticket_id: str, token: int, *, home: str, branch: str, base
     tx.connection.execute(update(schema.ticket).where(_t.id == ticket_id).values(values))
 
 
+def move_base(tx: Tx, ticket_id: str, token: int, *, base_sha: str, sha: str) -> None:
+    """Save what a ticket's work is compared with from now on: a commit of its base that its branch has, at `sha`.
+
+    Raises:
+        LostTicket: `token` is not the ticket's present claim.
+    """
+    require_claim(tx, ticket_id, token)
+    values = {"base_sha": base_sha, "changed_at_us": tx.now_us}
+    tx.connection.execute(update(schema.ticket).where(_t.id == ticket_id).values(values))
+    tx.log(ticket_id, Name.BASE_MERGED, base_sha=base_sha, sha=sha)
+
+
 def set_budget(tx: Tx, ticket_id: str, microusd: int, *, by: str) -> None:
     """Give a ticket another cap, over all its runs, than its source or the configuration gave it.
 

@@ -45,7 +45,7 @@ _OPTIONS = (
 )
 _OPTIONS_INSIDE = ("safe.directory=*", "core.excludesFile=/dev/null", "core.attributesFile=/dev/null")
 _SAID_CHARS = 2000
-_LONG = frozenset({"bundle", "fetch", "read-tree", "submodule", "worktree"})
+_LONG = frozenset({"bundle", "fetch", "merge", "read-tree", "submodule", "worktree"})
 _LOCKED = re.compile(r"Unable to create '[^']*\.lock': File exists|could not lock config file [^:]*: File exists")
 _USERINFO = re.compile(r"(?<!ssh)(://)[^/@\s']+@")
 _SSH_PASSWORD = re.compile(r"(ssh://[^/@:\s']+):[^/@\s']+@")

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from runner.worktree.clone import HEADS, checked_sha
 from runner.worktree.errors import CommitRefused, PushRefused, WorktreeRefused
-from runner.worktree.modules import Modules, changed_links, places
+from runner.worktree.merge import MERGE_HEAD, Merges
+from runner.worktree.modules import changed_links, places
 from runner.worktree.origin import why
 from runner.worktree.trees import Checkout, branch_of, put_branch_back
 from runner.worktree.work import add_hidden, nested_repositories
@@ -28,11 +29,13 @@ class Pushed:
     branch: str
 
 
-class Repository(Modules):
+class Repository(Merges):
     """One repository, as the daemon uses it: see the bases for what it is made of."""
 
     def commit_all(self, ticket_id: str, message: str) -> str | None:
         """Commit what is uncommitted, as our author and without hooks; None if there is nothing.
+
+        A merge under way is concluded with the message that git has for it.
 
         Raises:
             CommitRefused: Unmerged files, a repository inside the worktree, a file that git cannot read.
@@ -52,11 +55,12 @@ class Repository(Modules):
         if edited := self.edited_modules(checkout):
             raise _refused(checkout, edited, _EDITED)
         self._refuse_links(checkout, git.run("write-tree").text)
-        merging = (checkout.admin / "MERGE_HEAD").exists()
+        merging = (checkout.admin / MERGE_HEAD).exists()
         if not merging and git.ask("diff", "--cached", "--quiet", "--no-ext-diff", "HEAD").status == 0:
             return None
-        words = message.replace("\0", " ")
-        git.run("commit", "--quiet", "--no-verify", "--allow-empty-message", "--cleanup=whitespace", "-m", words)
+        ours = ("--cleanup=whitespace", "-m", message.replace("\0", " "))
+        words = ("--cleanup=strip", "--no-edit") if merging else ours
+        git.run("commit", "--quiet", "--no-verify", "--allow-empty-message", *words)
         return git.sha("HEAD")
 
     def push(self, ticket_id: str) -> Pushed:

@@ -226,6 +226,8 @@ UNREACHED: Mapping[Name, str] = {
     Name.BUDGET_WARNED: "no story comes near a cap: test_accounts.py does",
     Name.WORKTREE_FILLED: "the repository of the stories has no submodules: test_modules.py has one",
     Name.SESSION_OUTDATED: "no story changes the rules under a session: test_rules.py does",
+    Name.BASE_MERGED: "no story has a base that moves: test_base_moves.py does",
+    Name.BASE_CONFLICTED: "likewise",
     Name.BUDGET_SET: "written in the transaction of `ticket.released`, which is a moment",
 }
 """Events that no story reaches, each with the reason."""

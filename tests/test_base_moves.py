@@ -1,0 +1,301 @@
+"""A base that moves on before a ticket is delivered: real git, claims of finished agents, and one conflict for real."""
+
+import os
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+import pytest
+
+from runner import claim
+from runner.agent import Stop
+from runner.events import Name
+from runner.parts import Parts
+from runner.redact import Redactor
+from runner.store import Tx, log, queue, tickets
+from runner.worktree import CommitRefused, GitFailed
+from tests.daemons import Site, bash, say, wait_until_gone
+from tests.homes import Place, git
+from tests.worlds import ledger_of
+from tickets.ticket import Fact, Finished, Held, Reason
+
+TICKET = "t"
+MERGE = "refs/merging/t"
+
+
+@dataclass
+class Work:
+    """A ticket whose agent has finished, with work that is not committed, in a home that merges its base."""
+
+    place: Place
+    tree: Path
+    epoch: int = 0
+
+    @property
+    def repo(self) -> Path:
+        """The repository that tickets are about."""
+        return self.place.root / "repo"
+
+    def base_moves(self, name: str = "theirs.txt", text: str = "theirs\n") -> str:
+        """Commit to the base, and return the commit."""
+        (self.repo / name).write_text(text)
+        git(self.repo, "add", name)
+        git(self.repo, "commit", "--quiet", "-m", f"Change {name}")
+        return git(self.repo, "rev-parse", "HEAD")
+
+    def commit(self) -> str:
+        """Commit the agent's work as a claim does, and return the commit."""
+        self.place.repository.commit_all(TICKET, "Work")
+        return git(self.tree, "rev-parse", "HEAD")
+
+    def merges(self) -> int:
+        """Count the merge commits of the branch."""
+        return int(git(self.tree, "rev-list", "--count", "--merges", "HEAD"))
+
+    def outbox(self, *arguments: str) -> str:
+        """Return what git says in the copy that no agent is given."""
+        return git(self.place.repository.outbox_path, *arguments)
+
+    def row(self) -> tickets.Row:
+        """Return the ticket as stored."""
+        return self.place.store.read(tickets.get, TICKET)
+
+    def names(self) -> list[Name]:
+        """Return what happened to the ticket."""
+        return [entry.event.name for entry in self.place.store.read(log.events, ticket=TICKET)]
+
+    def is_claimed(self) -> Fact:
+        """Let a daemon that starts after a death finish the claim, and return how that ends."""
+        place = self.place
+
+        def again(tx: Tx) -> tickets.Row:
+            self.epoch = queue.begin_epoch(tx, "host", place.home.name, 2)
+            before = tickets.get(tx, TICKET).ticket
+            tickets.orphan(tx, TICKET, before.token)
+            row = tickets.claim_next(tx, epoch=self.epoch, home=place.home.name, lease_s=600)
+            assert row is not None
+            return row
+
+        row = place.store.transact(again)
+
+        async def work() -> Fact:
+            async with anyio.create_task_group() as group:
+                ledger = ledger_of(place.store, self.epoch, {}, group, place.home.name)
+                report = await claim.work(self.parts(), ledger, row, Stop())
+            return report.fact
+
+        return anyio.run(work)
+
+    def parts(self) -> Parts:
+        """Return the parts of a daemon that starts no agent."""
+        place = self.place
+        return Parts(
+            config=place.config,
+            home=place.home,
+            store=place.store,
+            repository=place.repository,
+            redactor=Redactor.of([]),
+            launcher=place.root / "launcher",
+            cli=place.root / "claude",
+            cli_environment={},
+            performers={},
+            command_environment={"PATH": os.environ["PATH"]},
+        )
+
+
+def works(root: Path, on_base_moved: str = "merge", **settings: object) -> Iterator[Work]:
+    """Give a ticket whose agent has finished."""
+    place = Place(root, {"git": {"on_base_moved": on_base_moved}, **settings})
+    with closing(place.store):
+        tree = place.claim(TICKET)
+        (tree / "mine.txt").write_text("mine\n")
+        run = place.converse(TICKET)
+        place.end(run, 1)
+        place.store.transact(Tx.log, TICKET, Name.AGENT_FINISHED, run=run)
+        yield Work(place, tree)
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Iterator[Work]:
+    """Give a ticket whose agent has finished, where the base is merged."""
+    yield from works(tmp_path)
+
+
+def half_a_merge(work: Work, base: str) -> None:
+    """Leave what a kill leaves while git writes files: some are there, index and HEAD are as before."""
+    del base
+    (work.tree / "theirs.txt").write_text("thei")
+
+
+def no_merge_yet(work: Work, base: str) -> None:
+    """Leave what a kill leaves before git has done anything."""
+    del work, base
+
+
+def merged_and_not_committed(work: Work, base: str) -> None:
+    """Leave what a kill leaves before git writes the commit."""
+    git(work.tree, "merge", "--quiet", "--no-commit", base)
+
+
+def committed_and_not_cleaned(work: Work, base: str) -> None:
+    """Leave what a kill leaves after the commit: git still remembers a merge."""
+    git(work.tree, "merge", "--quiet", "-m", "Merge main into ticket/t", base)
+    admin = Path(git(work.tree, "rev-parse", "--absolute-git-dir"))
+    (admin / "MERGE_HEAD").write_text(f"{base}\n")
+    (admin / "MERGE_MODE").write_text("no-ff")
+
+
+@pytest.mark.parametrize("left", [no_merge_yet, half_a_merge, merged_and_not_committed, committed_and_not_cleaned])
+def test_a_merge_that_was_killed_is_made_once(work: Work, left: object) -> None:
+    """Wherever a merge was cut off, the next claim delivers one merge, the agent's work, and nothing half done."""
+    assert callable(left)
+    before, base = work.commit(), work.base_moves()
+    work.place.repository.fetch_base(None)
+    work.outbox("update-ref", MERGE, base)
+    left(work, base)
+    assert isinstance(work.is_claimed(), Finished)
+    assert work.merges() == 1
+    assert git(work.tree, "log", "-1", "--format=%P", "HEAD") == f"{before} {base}"
+    assert git(work.tree, "log", "--format=%s", "HEAD^1..HEAD", "--merges") == "Merge main into ticket/t"
+    assert git(work.tree, "status", "--porcelain") == ""
+    assert (work.tree / "theirs.txt").read_text() == "theirs\n"
+    assert git(work.repo, "rev-parse", "ticket/t") == git(work.tree, "rev-parse", "HEAD")
+    assert work.outbox("for-each-ref", MERGE) == ""
+    asides = git(work.place.repository.clone_path, "for-each-ref", "--format=%(refname)", "refs/aside")
+    assert bool(asides) == (left in {half_a_merge, merged_and_not_committed})
+    if left is half_a_merge:
+        assert git(work.place.repository.clone_path, "show", f"{asides}:theirs.txt") == "thei"
+
+
+def test_what_the_work_is_compared_with_moves_with_the_base(work: Work) -> None:
+    """After a merge the base is the merged one, for diff, for the agent's facts and for what may be delivered."""
+    base = work.base_moves()
+    assert isinstance(work.is_claimed(), Finished)
+    assert work.row().base_sha == base
+    assert work.names().count(Name.BASE_MERGED) == 1
+    patch = work.place.repository.diff(TICKET, base, limit_bytes=10_000)
+    assert ("mine.txt" in patch, "theirs.txt" in patch) == (True, False)
+    assert "ticket-runner" in git(work.tree, "log", "-1", "--format=%an <%ae>")
+    assert "Ticket: t" in git(work.tree, "log", "-1", "--format=%b")
+
+
+def test_work_that_the_base_has_already_is_no_change(work: Work) -> None:
+    """A ticket whose change came into the base by another way is held, and pushes nothing."""
+    work.base_moves("mine.txt", "mine\n")
+    fact = work.is_claimed()
+    assert isinstance(fact, Held)
+    assert fact.reason is Reason.NO_CHANGE
+    assert git(work.repo, "for-each-ref", "refs/heads/ticket") == ""
+
+
+def test_an_agent_that_merged_the_base_itself_is_not_merged_again(work: Work) -> None:
+    """What the branch has already is not merged, and is what the work is compared with."""
+    work.commit()
+    base = work.base_moves()
+    work.place.repository.fetch_base(None)
+    git(work.tree, "merge", "--quiet", "-m", "Mine", base)
+    assert isinstance(work.is_claimed(), Finished)
+    assert (work.merges(), work.row().base_sha) == (1, base)
+
+
+def test_a_base_that_stands_still_leaves_no_trace(work: Work) -> None:
+    """Where the base did not move nothing is merged and nothing logged."""
+    assert isinstance(work.is_claimed(), Finished)
+    assert work.merges() == 0
+    assert not {Name.BASE_MERGED, Name.BASE_CONFLICTED} & {*work.names()}
+
+
+def test_a_base_may_be_left_alone(tmp_path: Path) -> None:
+    """By default a branch is delivered as it is, and compared with the base that it started from."""
+    for work in works(tmp_path, "keep"):
+        before = work.row().base_sha
+        work.base_moves()
+        assert isinstance(work.is_claimed(), Finished)
+        assert (work.merges(), work.row().base_sha) == (0, before)
+        assert Name.BASE_MERGED not in work.names()
+
+
+def test_a_base_that_moves_on_and_on_is_merged_three_times(tmp_path: Path) -> None:
+    """Each merge is checked, and a base that moves during each check does not keep a ticket from delivery."""
+    move = f"git -C {tmp_path}/repo -c user.name=a -c user.email=a@b commit -q --allow-empty -m Move"
+    for work in works(tmp_path, verify=[move]):
+        assert isinstance(work.is_claimed(), Finished)
+        assert work.merges() == 3
+        assert work.names().count(Name.CHECK_PASSED) == 4
+        assert git(work.repo, "rev-parse", "ticket/t") == git(work.tree, "rev-parse", "HEAD")
+
+
+def test_a_conflict_without_a_fix_round_is_held_with_its_files(tmp_path: Path) -> None:
+    """A conflict that no agent may resolve holds the ticket and names the files, until a person has resolved it."""
+    for work in works(tmp_path, max_fix_rounds=0):
+        before, base = work.commit(), work.base_moves("mine.txt", "not yours\n")
+        fact = work.is_claimed()
+        assert isinstance(fact, Held)
+        assert (fact.reason, "`main`" in fact.note, fact.note.endswith("\nmine.txt")) == (Reason.DELIVERY, True, True)
+        assert git(work.tree, "rev-parse", "HEAD", "MERGE_HEAD").split() == [before, base]
+        with pytest.raises(CommitRefused):
+            work.place.repository.commit_all(TICKET, "x")
+        assert work.outbox("for-each-ref", MERGE) == ""
+        held = work.is_claimed()
+        assert isinstance(held, Held)
+        assert "mine.txt" in held.note
+        assert work.names().count(Name.BASE_CONFLICTED) == 1
+        (work.tree / "mine.txt").write_text("both\n")
+        git(work.tree, "add", "mine.txt")
+        assert isinstance(work.is_claimed(), Finished)
+        assert git(work.tree, "log", "-1", "--format=%P %s") == f"{before} {base} Merge main into ticket/t"
+        assert work.row().base_sha == base
+
+
+def test_what_git_cannot_merge_at_all_is_as_it_was(work: Work) -> None:
+    """A base that shares no history is no conflict: it is refused, and the worktree stays clean."""
+    before = work.commit()
+    git(work.repo, "checkout", "--quiet", "--orphan", "other")
+    git(work.repo, "commit", "--quiet", "--allow-empty", "-m", "Other")
+    with pytest.raises(GitFailed, match="unrelated histories"):
+        work.place.repository.merge_base_into(TICKET, "other", "")
+    assert git(work.tree, "rev-parse", "HEAD") == before
+    assert git(work.tree, "status", "--porcelain") == ""
+    assert work.outbox("for-each-ref", MERGE) == ""
+
+
+def test_no_hook_of_an_agent_runs_in_a_merge(work: Work) -> None:
+    """Hooks that an agent planted are not run by a merge of ours."""
+    work.commit()
+    work.base_moves()
+    for name in ("pre-merge-commit", "post-merge", "commit-msg", "prepare-commit-msg", "post-checkout"):
+        hook = work.place.repository.clone_path / "hooks" / name
+        hook.parent.mkdir(exist_ok=True)
+        hook.write_text(f"#!/bin/sh\ntouch {work.place.root}/ran\nexit 1\n")
+        hook.chmod(0o755)
+    assert work.place.repository.merge_base_into(TICKET, None, "").made
+    assert not (work.place.root / "ran").exists()
+
+
+@pytest.mark.timeout(120)  # two runs of the real CLI
+def test_an_agent_resolves_a_conflict(tmp_path: Path) -> None:
+    """A conflict goes to the session, over the daemon's death, and what it resolved is checked and delivered."""
+    with Site.at(tmp_path, git={"on_base_moved": "merge"}, verify=["! grep '<<<<' README.md"]) as site:
+        elsewhere = f"git -C {site.repository} -c user.name=a -c user.email=a@b commit -qam Theirs"
+        site.plays(
+            bash(f"echo mine > README.md; echo theirs > {site.repository}/README.md; {elsewhere}"),
+            say("Done."),
+            bash("printf 'theirs\\nmine\\n' > README.md; git add README.md"),
+            say("Resolved."),
+        )
+        site.add(TICKET)
+        site.dies_at(Name.BASE_CONFLICTED)
+        wait_until_gone(site.processes(), within_s=10)
+        assert site.works_once() == 0
+        shown = site.show(TICKET)
+        assert shown.kinds == [("first", "finished"), ("fix", "finished")]
+        (told,) = {text for call in site.calls for text in call.last_user_texts if "has moved on" in text}
+        assert "- README.md\n" in told
+        base = site.git("rev-parse", "main")
+        assert shown.row.base_sha == base
+        assert site.git("log", "-1", "--format=%s", "ticket/t") == "Merge main into ticket/t"
+        assert site.git("rev-list", "--count", "--merges", "ticket/t") == "1"
+        assert site.git("show", "ticket/t:README.md") == "theirs\nmine"
+        assert site.names(TICKET).count(Name.BASE_CONFLICTED) == site.names(TICKET).count(Name.BASE_MERGED) == 1
