@@ -10,14 +10,15 @@ from pathlib import Path
 from anyio.to_thread import run_sync
 
 from runner import transcript
-from runner.budget import Cap, Cost, Scarce, Use, is_near, run_cost, scarce
+from runner.budget import Cap, Cost, Scarce, is_near, run_cost
+from runner.caps import shortage, uses
 from runner.config import Config
 from runner.days import day_start_us, next_day_us
 from runner.events import Name, Value
 from runner.outcome import Ending, Outcome
 from runner.parts import Parts
 from runner.session import Transcript
-from runner.store import Rx, Tx, log, runs, tickets
+from runner.store import Tx, log, runs, tickets
 from runner.store.runs import RunRow
 from tickets.ticket import NEVER_US, Cause, Released
 
@@ -48,33 +49,6 @@ async def account(parts: Parts, ticket: str | None = None) -> None:
 def _end_orphan(tx: Tx, run: RunRow, bill: Bill, config: Config) -> None:
     if runs.end_run(tx, run.id, outcome=Outcome.ORPHANED, cost=bill.cost, turns=bill.turns, tokens=bill.tokens):
         warn(tx, run, config)
-
-
-def uses(rx: Rx, ticket: str, config: Config) -> list[Use]:
-    """Return how much is used of each cap that a ticket has to keep."""
-    limits, used, row = config.limits, runs.used(rx, ticket), tickets.get(rx, ticket)
-    of_ticket = [
-        (Cap.TICKET_USD, row.spec.budget_microusd or limits.ticket_microusd, used.cost_microusd),
-        (Cap.TICKET_TURNS, limits.ticket_turns, used.turns),
-        (Cap.TICKET_TOKENS, limits.ticket_tokens, used.tokens),
-        (Cap.TICKET_ACTIVE_S, limits.ticket_active_us, used.active_us),
-    ]
-    return [*(Use(cap, limit, amount) for cap, limit, amount in of_ticket if limit is not None), *shared(rx, config)]
-
-
-def shared(rx: Rx, config: Config) -> list[Use]:
-    """Return how much is used of each cap that all tickets have together."""
-    limits, day_start = config.limits, day_start_us(rx.now_us, config.zone)
-    of_all = [
-        (Cap.QUEUE_USD, limits.queue_microusd, runs.queue_money(rx)),
-        (Cap.DAY_USD, limits.day_microusd, runs.day_money(rx, day_start)),
-    ]
-    return [Use(cap, limit, *money) for cap, limit, money in of_all if limit is not None]
-
-
-def shortage(rx: Rx, config: Config) -> Scarce | None:
-    """Return the cap of all tickets that lets none of them start a run, None when there is none."""
-    return scarce(shared(rx, config))
 
 
 def until_us(short: Scarce | None, now_us: int, config: Config) -> int:

@@ -15,7 +15,7 @@ from typing import ParamSpec, TypeVar
 
 from anyio.to_thread import run_sync
 
-from runner import accounts, briefing, run, tools
+from runner import accounts, briefing, caps, run, tools
 from runner.accounts import account
 from runner.agent import Interrupted, Stop
 from runner.budget import Cap, Scarce, allowance, remedy, told
@@ -120,7 +120,7 @@ class _Claim:
             return Stopped(self._token)
         if (waits := await self._waits_for_a_person()) is not None:
             return waits
-        if not await self._finished() and (short := await self._write(accounts.shortage, self._config)) is not None:
+        if not await self._finished() and (short := await self._write(caps.shortage, self._config)) is not None:
             return await self._scarce(short)
         tree = await self._worktree()
         return await self._set_up(tree) or await self._converse_until_checked(tree)
@@ -271,7 +271,7 @@ class _Claim:
     async def _met(self, cap: Cap, tree: Tree) -> Fact:
         """Keep the work of a run that reached a cap, and say what that means for the ticket."""
         where = await self._keep(tree)
-        uses = {use.cap: use for use in await self._write(accounts.uses, self._id, self._config)}
+        uses = {use.cap: use for use in await self._write(caps.uses, self._id, self._config)}
         if cap.is_of_ticket:
             return await self._scarce(Scarce(uses[cap]), where)
         left = allowance(uses.values())

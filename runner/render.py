@@ -15,8 +15,10 @@ from rich.table import Table
 from rich.text import Text
 
 from runner.budget import Cost, CostKind
+from runner.budget import told as used
 from runner.events import Event
-from runner.status import Details, Explanation, Money, Overview
+from runner.live import Live
+from runner.status import Details, Explanation, Overview
 from runner.store.effects import OPEN as OPEN_EFFECTS
 from runner.store.effects import EffectRow
 from runner.store.log import Entry
@@ -90,6 +92,7 @@ def details(view: Details, console: Console) -> None:
         "cap": dollars(view.cap_microusd),
         "model": row.spec.model or "",
         "priority": str(row.spec.priority or ""),
+        "now": _so_far(view.live),
         "next": _next(view.why),
     }
     for name, value in facts.items():
@@ -137,10 +140,9 @@ def explanation(view: Explanation, console: Console) -> None:
 
 def _behind(view: Explanation, known: Details) -> dict[str, str]:
     """Return the facts behind an explanation, as they are read."""
-    ticket, today = known.row.ticket, view.today or Money(0, 0, None)
+    ticket = known.row.ticket
     last = known.sessions[-1] if known.sessions else None
     left = dollars(max(known.cap_microusd - known.spent_microusd, 0))
-    cap = "no cap" if today.cap_microusd is None else f"of {dollars(today.cap_microusd)}"
     place = "" if view.place is None else f"; number {view.place} of those that are due"
     undone = [f"{row.key} ({row.word})" for row in known.effects if row.state in OPEN_EFFECTS]
     closed = f", closed: {last.closed_reason}" if last is not None and last.closed_reason else ""
@@ -148,10 +150,11 @@ def _behind(view: Explanation, known: Details) -> dict[str, str]:
         "tries": f"claim {ticket.token} of round {ticket.round}; {ticket.attempts} of {view.attempts} failures that"
         f" hold it, {ticket.waits} waits in a row",
         "spent": f"{_spent(known.sums)} of {dollars(known.cap_microusd)}, {left} left",
-        "today": f"{dollars(today.spent_microusd)} spent, {dollars(today.reserved_microusd)} reserved, {cap}",
+        "caps": "\n          ".join(used(use) for use in view.caps),
         "slots": f"{view.running} of {view.slots} taken{place}",
         "session": "" if last is None else f"{last.id}, generation {last.generation}{closed}",
         "runs": f"{_counted(known.sums)}, {known.sums.turns} turns",
+        "now": _so_far(known.live),
         "effects": ", ".join(undone),
         "home": known.row.home or "",
     }
@@ -246,6 +249,14 @@ def _cells(line: Line, view: Overview) -> tuple[Text, ...]:
         shown(line.branch or ""),
         shown(lasted(view.now_us - line.taken_at_us)),
     )
+
+
+def _so_far(live: Live | None) -> str:
+    """Return what a run that goes on has come to."""
+    if live is None:
+        return ""
+    cost = "" if live.microusd is None else f", {dollars(live.microusd, estimated=True)}"
+    return f"run {live.run} goes on: {live.turns} turns{cost} so far"
 
 
 def _next(why: Why) -> str:

@@ -16,9 +16,10 @@ from functools import partial
 from anyio.to_thread import run_sync
 
 from runner import agent, transcript
-from runner.accounts import Bill, bill_of, uses, warn
+from runner.accounts import Bill, bill_of, warn
 from runner.agent import Stop, Tool
 from runner.budget import Allowance, Cap, Scarce, allowance
+from runner.caps import uses
 from runner.children import launch_variable
 from runner.config import Config
 from runner.events import Name

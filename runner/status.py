@@ -7,15 +7,16 @@ down, and needs neither the SDK nor git.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
-from zoneinfo import ZoneInfo
+from typing import Self
 
 from runner import machine
 from runner.admission import Closed, Pause, why_closed
+from runner.budget import Use
+from runner.caps import uses
 from runner.config import Config
 from runner.days import day_start_us
 from runner.home import Home
-from runner.hours import Hours
+from runner.live import Live, live
 from runner.store import Rx, effects, log, overview, questions, queue, runs, sessions, tickets
 from runner.store.effects import EffectRow
 from runner.store.overview import Line, Sums
@@ -39,43 +40,24 @@ _LAST_EVENTS = 20
 class Around:
     """What is known before the database is asked."""
 
-    home: str
-    """As the database calls this queue's."""
+    config: Config
     daemon: int | None
     """The pid of the daemon that holds the home, 0 when it cannot be told, None when there is none."""
-    slots: int
-    attempts: int
-    cap_microusd: int
-    """Of a ticket that does not name one."""
-    day_cap_microusd: int | None
-    zone: ZoneInfo
-    """Of the days that a cap counts."""
-    hours: Hours
-    """In which tickets start."""
     shortage: str | None
     """Which floor the machine is below."""
-    queue: Path
-    """The folder of the tickets."""
     files: tuple[str, ...]
     """The ids of the files in the queue folder."""
 
     @classmethod
-    def of(cls, config: Config) -> "Around":
-        """Return what a configuration and its directories say."""
-        home = Home.of(config)
-        return cls(
-            home.name,
-            home.holder(),
-            config.concurrency,
-            config.limits.attempts,
-            config.limits.ticket_microusd,
-            config.limits.day_microusd,
-            config.zone,
-            config.hours,
-            machine.short(config),
-            config.queue_directory,
-            tuple(folder.names(config.queue_directory)),
-        )
+    def of(cls, config: Config) -> Self:
+        """Return what a configuration's directories and the machine say."""
+        files = tuple(folder.names(config.queue_directory))
+        return cls(config, Home.of(config).holder(), machine.short(config), files)
+
+    @property
+    def home(self) -> str:
+        """What the database calls the home."""
+        return Home.of(self.config).name
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,15 +97,8 @@ class Details:
     effects: list[EffectRow]
     questions: list[Question]
     events: list[log.Entry]
-
-
-@dataclass(frozen=True, slots=True)
-class Money:
-    """What a day may cost, and has cost."""
-
-    spent_microusd: int
-    reserved_microusd: int
-    cap_microusd: int | None
+    live: Live | None
+    """What its run that goes on has come to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,12 +117,12 @@ class Explanation:
     slots: int = 0
     attempts: int = 0
     """How many failures of its own hold it."""
-    today: Money | None = None
+    caps: Sequence[Use] = ()
 
 
 def look(rx: Rx, around: Around, *, states: Collection[State], since_us: int | None = None) -> Overview:
     """Return the queue: tickets in `states`, and those that changed at `since_us` or later."""
-    spent, reserved = runs.day_money(rx, day_start_us(rx.now_us, around.zone))
+    spent, reserved = runs.day_money(rx, day_start_us(rx.now_us, around.config.zone))
     lines = overview.overview(rx, states=states, since_us=since_us)
     refused, pause = queue.refusals(rx), queue.paused(rx)
     shut = _shut(rx, around)
@@ -178,20 +153,21 @@ def look_at(rx: Rx, ticket: str, around: Around) -> Details:
         UnknownTicket: There is none.
     """
     row = tickets.get(rx, ticket)
-    line = overview.overview(rx, ids=[ticket])[0]
+    line, history = overview.overview(rx, ids=[ticket])[0], runs.runs_of(rx, ticket)
     return Details(
         rx.now_us,
         row,
         _why(rx, around, [line], _shut(rx, around))[ticket],
         line.sums.cost_microusd,
-        row.spec.budget_microusd or around.cap_microusd,
+        row.spec.budget_microusd or around.config.limits.ticket_microusd,
         line.sums,
         sessions.last_account(rx, ticket),
         sessions.sessions_of(rx, ticket),
-        runs.runs_of(rx, ticket),
+        history,
         effects.effects(rx, ticket=ticket),
         questions.questions_of(rx, ticket),
         log.latest(rx, ticket, limit=_LAST_EVENTS),
+        live(Home.of(around.config), history) if line.owner_home == around.home else None,
     )
 
 
@@ -212,16 +188,16 @@ def explain(rx: Rx, ticket: str, around: Around) -> Explanation:
         view,
         place=line.index(ticket) + 1 if ticket in line else None,
         running=tickets.running(rx, around.home),
-        slots=around.slots,
-        attempts=around.attempts,
-        today=Money(*runs.day_money(rx, day_start_us(rx.now_us, around.zone)), around.day_cap_microusd),
+        slots=around.config.concurrency,
+        attempts=around.config.limits.attempts,
+        caps=uses(rx, ticket, around.config),
     )
 
 
 def explain_file(ticket: str, around: Around, said: str | None = None) -> Explanation:
     """Return why a file of the queue folder is no ticket, given what a daemon has said of it."""
     try:
-        folder.look_at(around.queue, ticket)
+        folder.look_at(around.config.queue_directory, ticket)
     except NotATicket as error:
         said = said or str(error)
     because = in_the_folder(has_daemon=around.daemon is not None) if said is None else not_taken(said)
@@ -242,9 +218,9 @@ def _why(rx: Rx, around: Around, lines: Collection[Line], shut: Closed | None) -
         rx.now_us,
         around.home,
         has_daemon=around.daemon is not None,
-        slots=around.slots,
+        slots=around.config.concurrency,
         running=tickets.running(rx, around.home),
-        attempts=around.attempts,
+        attempts=around.config.limits.attempts,
         shut=shut,
     )
     return {
@@ -278,4 +254,4 @@ def _asked(open_: Sequence[Question]) -> Asked | None:
 
 
 def _shut(rx: Rx, around: Around) -> Closed | None:
-    return why_closed(queue.paused(rx), around.hours, around.shortage, now_us=rx.now_us)
+    return why_closed(queue.paused(rx), around.config.hours, around.shortage, now_us=rx.now_us)

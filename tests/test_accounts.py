@@ -8,7 +8,7 @@ from threading import Barrier
 
 import pytest
 
-from runner import accounts
+from runner import accounts, caps
 from runner.budget import RESERVE_MICROUSD, Cap, Cost, CostKind, Scarce
 from runner.config import Config
 from runner.config.values import Surroundings
@@ -108,7 +108,7 @@ def test_all_runs_of_a_ticket_use_its_caps(place: Place) -> None:
     place.store.transact(runs.end_run, second, outcome=Outcome.ORPHANED, cost=paid, turns=3, tokens=(20, 10))
     place.run("a", "a-session-1")
     place.clock.pass_s(50)
-    used = {use.cap: (use.used, use.limit, use.reserved) for use in place.store.read(accounts.uses, "a", config)}
+    used = {use.cap: (use.used, use.limit, use.reserved) for use in place.store.read(caps.uses, "a", config)}
     assert used == {
         Cap.TICKET_USD: (500_000, 2 * DOLLAR, 0),
         Cap.TICKET_TURNS: (5, 10, 0),

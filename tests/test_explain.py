@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from runner import transcript
 from runner.budget import Cost, CostKind
 from runner.commands import Command, Verb, perform
 from runner.events import Name
@@ -157,11 +158,31 @@ def test_explain_has_the_facts_behind_its_sentence(shell: Shell, place: Place) -
         "   tries  claim 1 of round 1; 0 of 3 failures that hold it, 0 waits in a row",
         "   slots  0 of 2 taken",
         " session  a-session-1, generation 1",
+        "    caps  limits.ticket_usd: $0.0150 of $5.0000 spent",
+        "          limits.day_usd: $0.0000 of $50.0000 spent",
         "  daemon  none runs",
     ):
         assert line in lines
     assert "ticket.held" in lines[-1]
     assert "   slots  0 of 2 taken; number 1 of those that are due" in shell("explain", "b").out.splitlines()
+
+
+def test_a_run_that_goes_on_shows_what_it_has_come_to(shell: Shell, place: Place) -> None:
+    """Until a run has ended its turns and their price are read from what Claude Code has written of it."""
+    place.take("a")
+    claim(shell, place, "a")
+    run = place.run("a", None)
+    file = transcript.path(shell.home.claude, shell.home.worktrees / "a", "a-session-1")
+    assert not any(line.startswith("     now") for line in shell("explain", "a").out.splitlines()[:3])
+    usage = {"input_tokens": 1000, "output_tokens": 500}
+    message = {"id": "m", "model": "claude-sonnet-4-5", "role": "assistant", "usage": usage}
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps({"type": "assistant", "message": message, "timestamp": "2026-01-01T00:00:00Z"}) + "\n")
+    line = "     now  run a/1 goes on: 1 turns, ~$0.0105 so far"
+    assert line in shell("explain", "a").out.splitlines()
+    assert line in shell("show", "a").out.splitlines()
+    place.store.transact(runs.end_run, run, outcome=Outcome.ORPHANED, cost=Cost(10_500, CostKind.ESTIMATED))
+    assert json.loads(shell("show", "a", "--json").out)["live"] is None
 
 
 def test_files_that_wait_in_the_folder_are_told(shell: Shell) -> None:

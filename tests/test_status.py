@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from zoneinfo import ZoneInfo
 
 import pytest
 from rich.console import Console
@@ -19,33 +18,30 @@ from sqlalchemy import Connection, event
 
 from runner import daemon
 from runner.budget import Cost, CostKind
+from runner.config import Config
+from runner.config.values import Surroundings
 from runner.events import Name
-from runner.hours import Hours, parse
 from runner.outcome import Outcome
 from runner.render import details, overview
 from runner.status import OPEN, Around, Overview, look, look_at
 from runner.store import Rx, queue, runs, tickets
 from tests.shell import PROGRAM, Shell, read_back, text_stream
-from tests.stores import HOME, SECOND, Place
+from tests.stores import SECOND, Place
 from tickets.source import Refused
 from tickets.ticket import Cancelled, Finished, Held, Parked, Reason, Spec, State
 
 EVIL = "\x1b[31m\x1b]0;owned\x07\x9b2J\r\b\u202e[red]loud[/red] [link=file:///etc]x[/] :skull: {0} %s"
 OBEYED = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-AROUND = Around(
-    HOME,
-    None,
-    slots=2,
-    attempts=3,
-    cap_microusd=5_000_000,
-    day_cap_microusd=None,
-    zone=ZoneInfo("UTC"),
-    hours=Hours((), ZoneInfo("UTC")),
-    shortage=None,
-    queue=Path("/nowhere"),
-    files=("a", "new"),
-)
 SLOW_TO_IMPORT = {"alembic", "anthropic", "claude_agent_sdk", "git", "mcp", "starlette", "uvicorn", "watchfiles"}
+
+
+def around_of(**settings: object) -> Around:
+    """Return what is around a database without a daemon."""
+    config = Config.of({"repository": "/nowhere", **settings}, Surroundings(Path("/"), {}))
+    return Around(config, daemon=None, shortage=None, files=("a", "new"))
+
+
+AROUND = around_of()
 
 
 @pytest.fixture
@@ -157,8 +153,8 @@ def test_a_queue_that_starts_nothing_says_why(
     place.clock.now_us = 1_782_907_200 * SECOND  # a Wednesday
     if pause:
         place.store.transact(queue.pause, reason="key", note="", by="fix")
-    hours = AROUND.hours if window is None else Hours((parse(window),), AROUND.zone)
-    view = place.store.read(look, replace(AROUND, hours=hours, shortage=shortage), states=OPEN)
+    around = around_of(**({} if window is None else {"active_hours": [window]}))
+    view = place.store.read(look, replace(around, shortage=shortage), states=OPEN)
     assert (said or "no daemon runs") in drawn(view, is_terminal=False)
     assert (view.closed is None) is (said is None)
 
