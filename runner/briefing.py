@@ -1,12 +1,12 @@
 """What the next run of a ticket is told: the facts of the log, of git and of the ledger, as prompt.py words them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
 from anyio.to_thread import run_sync
 
-from runner import tools
+from runner import tools, transcript
 from runner.catchup import Conflict
 from runner.effects import Ledger
 from runner.lines import FailedLine
@@ -14,9 +14,10 @@ from runner.parts import Parts
 from runner.prompt import Handover, by_default, first, fresh, resumed, rules
 from runner.run import Brief
 from runner.session import Kind, Plan
-from runner.store import effects, log, questions
+from runner.store import effects, log, questions, sessions
 from runner.store.questions import Question
 from runner.store.tickets import Row
+from runner.transcript import Words
 from runner.worktree import Tree
 from tickets.ticket import Spec
 
@@ -36,7 +37,7 @@ async def brief(
     """
     instructions = await run_sync(parts.repository.instructions, tree.base_sha)
     return Brief(
-        prompt=partial(_prompt, row.spec, await _handover(parts, row, tree), failed),
+        prompt=partial(_prompt, row.spec, await _handover(parts, row, tree), failed, await _words(parts, row, tree)),
         system=rules(row.spec, branch=tree.branch, verify=verify, instructions=instructions),
         tools=partial(
             tools.tools_of,
@@ -51,14 +52,21 @@ async def brief(
 
 
 def _prompt(
-    spec: Spec, handover: Handover, failed: FailedLine | Conflict | None, plan: Plan, left_microusd: int
+    spec: Spec,
+    handover: Handover,
+    failed: FailedLine | Conflict | None,
+    words: Callable[[], Words],
+    plan: Plan,
+    left_microusd: int,
 ) -> str:
     facts = replace(handover, left_microusd=left_microusd)
     if plan.kind is Kind.FIRST and not handover.answers:
         return first(spec)
     sent_back = None if failed is None else failed.prompt
-    told = fresh(spec, facts)
-    if plan.resume:
+    if not plan.resume:
+        last = words()
+        told = fresh(spec, replace(facts, said=last.said, plan=last.plan))
+    else:
         told = resumed(facts) if sent_back is None or facts.new_answers else ""
     return "\n\n".join(text for text in (told, sent_back) if text)
 
@@ -77,8 +85,22 @@ async def _handover(parts: Parts, row: Row, tree: Tree) -> Handover:
         effects=tuple(tools.summary(row) for row in known if row.kind not in effects.OURS),
         answers=_pairs(await write(questions.answered, ticket)),
         new_answers=_pairs(await write(questions.new_answers, ticket)),
+        account=await write(sessions.last_account, ticket),
         moved_to=str(tree.path) if await write(log.moved, ticket) else None,
     )
+
+
+async def _words(parts: Parts, row: Row, tree: Tree) -> Callable[[], Words]:
+    """Return what finds the last words of the latest session that has any; it reads files."""
+    known = await parts.store.write(sessions.sessions_of, row.ticket.id)
+    files = [transcript.path(parts.home.claude, tree.path, session.id) for session in reversed(known)]
+
+    def words() -> Words:
+        found = next((last for last in map(transcript.last_words, files) if last != Words()), Words())
+        text = parts.redactor.text
+        return Words(text(found.said), tuple(map(text, found.plan)))
+
+    return words
 
 
 def _pairs(answered: Iterable[Question]) -> tuple[tuple[str, str], ...]:

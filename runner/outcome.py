@@ -174,7 +174,7 @@ CLOCKS = _OUR_CLOCKS | {StoppedBy.LINGER}
 """Whatever a limit of time ended: a run, or only the process that stayed after its result."""
 _CAPS = frozenset({StoppedBy.TOKENS, StoppedBy.ACTIVE})
 _FAILED_STARTS_TO_HOLD = 6
-"""Twice what gives up a session: the new one failed in the same way."""
+"""Three times what gives up a session: two new ones failed in the same way."""
 
 
 def classify(end: Ending) -> Outcome:
@@ -198,7 +198,7 @@ def classify(end: Ending) -> Outcome:
 
 def _from_result(end: Ending, result: Result) -> Outcome:
     match result.subtype, result.is_error, result.terminal_reason:
-        case "success", False, "completed":
+        case "success", False, "completed" if end.confirmed:  # without a word of the model nothing was done
             return Outcome.FINISHED
         case "success", False, "hook_stopped":
             return Outcome.ASKED

@@ -16,7 +16,7 @@ RULES_LIMIT = 64 * 1024
 """Bytes of UTF-8 of what is appended to the system prompt: it travels in one argument, which holds
 131,071 bytes and no NUL."""
 
-_LISTED = 20
+_LISTED, _WORDS_CHARS, _STEP_CHARS = 20, 4000, 200
 _RESOLVE = (
     "Resolve them so that both changes keep their meaning, `git add` each, and end the merge with "
     "`git commit --no-edit`, or leave that commit to us."
@@ -38,6 +38,11 @@ class Handover:
     """Each question that was answered, and its answer: for a session that takes over."""
     new_answers: Sequence[tuple[str, str]] = ()
     """Those of them that the session which goes on was not told."""
+    account: str | None = None
+    """What the agent said that it did, when it last finished."""
+    said: str = ""
+    """Its last words; for a session that takes over, as the plan."""
+    plan: Sequence[str] = ()
     left_microusd: int | None = None
     conflicts: Sequence[str] = ()
     """Files of a merge under way that are not resolved."""
@@ -69,7 +74,7 @@ def fresh(spec: Spec, handover: Handover) -> str:
         "Look at what it left before you continue; do not repeat what is done."
     )
     asked = [f"It asked:\n\n{question}\n\nThe answer:\n\n{answer}" for question, answer in handover.answers]
-    return "\n\n".join([first(spec), "---", took_over, *asked, *_facts(handover)])
+    return "\n\n".join([first(spec), "---", took_over, *_words(handover), *asked, *_facts(handover)])
 
 
 def fix(command: str, ending: str, output: str) -> str:
@@ -139,6 +144,20 @@ def _new_answers(answers: Sequence[tuple[str, str]]) -> str:
         return "Your question has an answer:\n\n" + answers[0][1]
     told = [f"{question}\n\nThe answer:\n\n{answer}" for question, answer in answers]
     return "Your questions have answers:\n\n" + "\n\n".join(told)
+
+
+def _words(handover: Handover) -> list[str]:
+    """Return what an earlier session said of its work."""
+    parts = []
+    if handover.account:
+        parts.append(f"Its account when it last finished:\n\n{_fenced(handover.account[:_WORDS_CHARS])}")
+    if handover.plan:
+        parts.append("Its plan, as it last was:\n" + _bullets([step[:_STEP_CHARS] for step in handover.plan]))
+    if handover.said and handover.said != (handover.account or "").strip():
+        parts.append(f"Its last words:\n\n{_fenced(handover.said[:_WORDS_CHARS])}")
+    if parts:
+        parts.append("That is what it said of itself; what follows is what can be seen.")
+    return parts
 
 
 def _facts(handover: Handover) -> list[str]:

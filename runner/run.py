@@ -48,7 +48,7 @@ class Ran:
 
 
 Prompt = Callable[[Plan, int], str]
-"""The prompt for a plan and what may be spent, in micro-dollars."""
+"""The prompt for a plan and what may be spent, in micro-dollars; it may read files."""
 
 OwnTools = Callable[[str], tuple[Tool, ...]]
 """The tools of ours that the run with an id has."""
@@ -108,10 +108,11 @@ async def _run(parts: Parts, row: Row, tree: Tree, plan: Plan, brief: Brief, sto
     if isinstance(begun, Scarce):
         return begun
     run, given = begun
+    prompt = await run_sync(brief.prompt, plan, given.microusd)
     listener = Listener(parts, row, run.id, plan, given.tokens)
     ending = await agent.converse(
         _options(parts, row, tree, plan, brief, run, given),
-        brief.prompt(plan, given.microusd),
+        prompt,
         clocks=_clocks(parts.config, given),
         stop=stop,
         end_processes=listener.end_processes,

@@ -12,8 +12,8 @@ from uuid import UUID, uuid5
 NAMESPACE = UUID("5b6f3a0e-6c1d-5f2a-9d57-0e0a4b8c7d21")
 """Of every session id of this program. Changing it orphans every stored session."""
 
-UNEXPLAINED_TO_FRESH = 3
-"""Failures in a row, with no reason that we know and before an assistant message,
+EMPTY_TO_FRESH = 2
+"""Runs in a row in which the model said nothing, though nothing kept it from speaking,
 after which a session is given up so that its ticket is not stuck."""
 
 
@@ -50,8 +50,8 @@ class Session:
     """Why it cannot go on."""
     rules: str = ""
     """Hash of the rules that it was opened with: the CLI keeps to those."""
-    unexplained: int = 0
-    """Its latest runs that failed, in a row, before an assistant message and for no known reason."""
+    empty: int = 0
+    """Its latest runs in a row in which the model said nothing, though nothing kept it from speaking."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +109,8 @@ def _reason_to_leave(last: Session, transcript: Transcript, *, fresh: bool, rule
         return "operator"
     if transcript is Transcript.UNUSABLE:
         return "transcript_unusable"
-    if last.unexplained >= UNEXPLAINED_TO_FRESH:
-        return "unexplained"
+    if last.empty >= EMPTY_TO_FRESH:
+        return "no_turns"
     has_rules = last.confirmed or transcript is Transcript.USABLE  # else nobody has been told them yet
     if has_rules and rules not in {None, last.rules}:
         return "rules_changed"

@@ -12,9 +12,11 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
+from typing import TypeGuard
 
 from runner.session import Transcript
 
@@ -22,6 +24,7 @@ _LINE_BYTES = 64 * 1024 * 1024  # as long as a frame may be; a longer line is pa
 _NAME_CHARS = 200  # of a project's directory; a longer one is cut, and a hash added
 _CONVERSATION = frozenset({"user", "assistant", "attachment"})  # any one of these makes a session resumable
 _MOST = 2**53  # tokens or micro-dollars; what is more is garbage, and the ledger's sums have to hold it
+_TAIL_BYTES = 8 * 1024 * 1024  # of a transcript, in which the last words are looked for
 _SAID = frozenset({"user", "assistant", "system"})
 
 
@@ -52,6 +55,14 @@ class Reading:
     """Of every new response, subagents' too, each once."""
     cut: bool = False
     """A new request has no response: it was in flight when the process died, or the API failed it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """What an agent last said, as it said it, and the steps of its last plan with the state of each."""
+
+    said: str = ""
+    plan: tuple[str, ...] = ()
 
 
 def path(config_dir: Path, cwd: Path, session_id: str) -> Path:
@@ -102,6 +113,21 @@ def read(path: Path, *, since_bytes: int = 0, until_bytes: int | None = None) ->
         usages=tuple({usage.message_id: usage for each in passes for usage in each.usages.values()}.values()),
         cut=any(each.asking for each in passes),
     )
+
+
+def last_words(path: Path) -> Words:
+    """Return what the agent last said in a session; nothing where that cannot be read."""
+    said, plan = "", tuple[str, ...]()
+    with suppress(OSError):
+        for _, entry in _entries(path, skip_bytes=max(path.stat().st_size - _TAIL_BYTES, 0)):
+            message = _object(entry, "message")
+            if entry.get("type") != "assistant" or entry.get("isSidechain") is True:
+                continue
+            blocks = message.get("content") if _text(message, "model") != "<synthetic>" else None
+            for block in filter(_is_object, blocks if isinstance(blocks, list) else ()):
+                said = _text(block, "text").strip() or said
+                plan = _plan(block) or plan
+    return Words(said, plan)
 
 
 def price(usages: Iterable[Usage]) -> int | None:
@@ -170,11 +196,12 @@ def _time_of_next(path: Path, since_bytes: int) -> str | None:
 
 
 def _entries(
-    path: Path, since_bytes: int = 0, until_bytes: int | None = None
+    path: Path, since_bytes: int = 0, until_bytes: int | None = None, skip_bytes: int = 0
 ) -> Iterator[tuple[int, Mapping[str, object]]]:
     """Yield each line that is a JSON object, and where it ends; one glued to a torn line, from `since_bytes`."""
-    end = 0
+    end = skip_bytes
     with open(path, "rb", opener=_regular) as file:
+        file.seek(skip_bytes)
         while (until_bytes is None or end < until_bytes) and (line := file.readline(_LINE_BYTES)):
             begin, end = end, end + len(line)
             if until_bytes is not None and end > until_bytes:
@@ -214,6 +241,17 @@ def _usage(entry: Mapping[str, object]) -> Usage | None:
         cache_write_5m=max(_count_of(usage, "cache_creation_input_tokens") - hour, 0),
         cache_write_1h=hour,
     )
+
+
+def _plan(block: Mapping[str, object]) -> tuple[str, ...]:
+    """Return the steps of a plan that a block of a message makes; () for any other block."""
+    todos = _object(block, "input").get("todos") if block.get("name") == "TodoWrite" else None
+    steps = filter(_is_object, todos if isinstance(todos, list) else ())
+    return tuple(f"{_text(step, 'status')}: {_text(step, 'content')}" for step in steps)
+
+
+def _is_object(value: object) -> TypeGuard[Mapping[str, object]]:
+    return isinstance(value, dict)
 
 
 def _object(entry: Mapping[str, object], key: str) -> Mapping[str, object]:

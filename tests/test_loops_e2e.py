@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from runner.events import Name
-from tests.daemons import Site, bash, say
+from runner.offline import Failure, Reply, Text, ToolUse
+from tests.daemons import COST, Site, bash, say
 
 pytestmark = pytest.mark.timeout(120)  # several runs, each with the real CLI
 
@@ -42,3 +43,34 @@ def test_a_call_that_fails_again_and_again_ends_its_run(site: Site) -> None:
     site.tell("release", "t")
     assert site.works_once() == 0
     assert site.show("t").kinds[1:] == [("resumed", "finished")]
+
+
+def test_a_session_that_yields_no_turn_twice_is_followed_by_one_that_knows(site: Site) -> None:
+    """After two resumes without a turn a new session has what was said and done, and the caps count both."""
+    wanted = ToolUse("mcp__runner__comment", {"operation": "plan", "body": "One, then two."})
+    site.plays(
+        Reply(
+            (
+                Text("First one, then two."),
+                ToolUse("Bash", {"command": "echo 1 > 1.txt; git add .; git commit -qm One"}),
+            )
+        ),
+        Reply((wanted,)),
+        Failure(422, kind="invalid_request_error", times=None),
+        later=(bash("echo 2 > 2.txt"), say("Done.")),
+    )
+    site.add("t", "Add one and two.")
+    for outcome in ("failed", "unexplained", "unexplained"):
+        assert site.works_once() == 1
+        assert site.show("t").kinds[-1][1] == outcome
+        site.let_the_wait_pass("t")
+    assert site.works_once() == 0
+    shown = site.show("t")
+    assert shown.kinds[1:] == [("resumed", "unexplained"), ("resumed", "unexplained"), ("fallback", "finished")]
+    assert [session.closed_reason for session in shown.sessions] == ["no_turns", None]
+    (told,) = site.calls[-2].last_user_texts[-1:]
+    assert told.startswith("Add one and two.")
+    for fact in ("```\nFirst one, then two.\n```", "Commits on the branch so far:\n- ", " One\n", "comment.plan: done"):
+        assert fact in told
+    assert site.delivered("t") == ["Work on t", "One"]
+    assert shown.spent_microusd == site.server.cost_microusd == 4 * COST

@@ -148,6 +148,7 @@ def test_rule_holds_for_a_reason_only() -> None:
         (Ending(resumed=True, confirmed=True, exit_code=143, stopped_by=StoppedBy.LOOP), Outcome.LOOPED),
         (Ending(resumed=False, exit_code=1), Outcome.UNEXPLAINED),
         (Ending(resumed=False, exit_code=0), Outcome.UNEXPLAINED),
+        (Ending(resumed=True, result=replace(GOOD, turns=0), exit_code=0), Outcome.UNEXPLAINED),
         (Ending(resumed=False, confirmed=True, exit_code=0), Outcome.FAILED),
         (Ending(resumed=False, confirmed=True, exit_code=128), Outcome.FAILED),
         (Ending(resumed=True, trouble=Trouble.CLI_MISSING), Outcome.NO_CLI),

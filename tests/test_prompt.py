@@ -10,6 +10,7 @@ from runner import briefing
 from runner.lines import FailedLine
 from runner.prompt import RULES_LIMIT, Handover, by_default, conflict, first, fix, fresh, resumed, rules
 from runner.session import Kind, Plan
+from runner.transcript import Words
 from tickets.ticket import Expects, Spec
 
 SPEC = Spec("fix-1", "Make `total` add up.\n", title="Totals")
@@ -48,6 +49,9 @@ HANDOVERS = st.builds(
     answers=PAIRS,
     new_answers=PAIRS,
     conflicts=LINES,
+    account=st.none() | st.text(max_size=5),
+    said=st.text(max_size=5),
+    plan=LINES,
     left_microusd=st.none() | st.integers(0, 10**9),
     moved_to=st.none() | st.text(max_size=5),
 )
@@ -94,6 +98,26 @@ def test_fresh_session_is_told_the_same_facts() -> None:
     assert "It asked:\n\nRed or blue?\n\nThe answer:\n\nRed.\n\nIt asked:" in prompt
     assert "It asked:\n\nRound up or down?\n\nThe answer:\n\nDown." in prompt
     assert [fact for fact in FACTS if fact not in prompt] == []
+
+
+def test_fresh_session_reads_what_the_earlier_one_said() -> None:
+    """A session that takes over reads account, plan and last words of the earlier one, marked as such and bounded."""
+    facts = Handover(
+        account="I added one.", plan=["completed: Add one", "in_progress: Add two"], said="Now two. " * 999
+    )
+    prompt = fresh(SPEC, facts)
+    assert "Its account when it last finished:\n\n```\nI added one.\n```\n\n" in prompt
+    assert "Its plan, as it last was:\n- completed: Add one\n- in_progress: Add two\n\n" in prompt
+    assert "Its last words:\n\n```\nNow two. Now two." in prompt
+    assert "That is what it said of itself; what follows is what can be seen.\n\nGit shows" in prompt
+    assert len(prompt) < 5000
+    assert "Now two." not in resumed(facts)
+
+
+def test_what_was_said_is_told_once() -> None:
+    """Last words that are the account are not told again, and where nothing was said nothing is told."""
+    assert fresh(SPEC, Handover(account="Done. ", said="Done.")).count("Done.") == 1
+    assert "of itself" not in fresh(SPEC, Handover())
 
 
 def test_nothing_asked_is_not_told() -> None:
@@ -210,7 +234,7 @@ def test_every_run_is_told_the_answers_that_it_lacks(
     kind: Kind, resume: bool, failed: FailedLine | None, begins: str, holds: str
 ) -> None:
     """A new session is told all that was answered and one that goes on what is new, also with a failed check."""
-    prompt = briefing._prompt(SPEC, EVERYTHING, failed, Plan(kind, "s", 1, resume=resume), 1)
+    prompt = briefing._prompt(SPEC, EVERYTHING, failed, Words, Plan(kind, "s", 1, resume=resume), 1)
     assert prompt.startswith(begins)
     assert holds in prompt
 
@@ -218,6 +242,6 @@ def test_every_run_is_told_the_answers_that_it_lacks(
 def test_what_has_nothing_to_be_told_is_told_nothing() -> None:
     """The first run reads the ticket alone, and a failed check goes back alone."""
     first_run, goes_on = Plan(Kind.FIRST, "s", 1, resume=False), Plan(Kind.RESUMED, "s", 1, resume=True)
-    assert briefing._prompt(SPEC, Handover(), None, first_run, 1) == first(SPEC)
-    back = briefing._prompt(SPEC, Handover(), FAILED, goes_on, 1)
+    assert briefing._prompt(SPEC, Handover(), None, Words, first_run, 1) == first(SPEC)
+    back = briefing._prompt(SPEC, Handover(), FAILED, Words, goes_on, 1)
     assert back == fix(FAILED.command, FAILED.ending, FAILED.output)

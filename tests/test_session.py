@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.session import (
-    UNEXPLAINED_TO_FRESH,
+    EMPTY_TO_FRESH,
     Kind,
     Plan,
     Session,
@@ -27,7 +27,7 @@ SESSIONS = st.builds(
     confirmed=st.booleans(),
     closed=st.none() | st.just("prompt_too_long"),
     rules=st.sampled_from(["old", "new"]),
-    unexplained=st.integers(0, 4),
+    empty=st.integers(0, 4),
 )
 DISKS = st.lists(st.sampled_from(Transcript), max_size=6)
 
@@ -123,12 +123,12 @@ def test_a_session_of_other_rules_is_left_where_that_is_asked_for(
     assert plan(left, state, rules=rules).close is None, "it is closed once"
 
 
-@pytest.mark.parametrize(("failures", "generation"), [(0, 1), (2, 1), (3, 2), (4, 2)])
-def test_three_unexplained_failures_go_fresh(failures: int, generation: int) -> None:
-    """A session is given up after three unexplained failures in a row and not before."""
-    chosen = plan(Session("a", 1, confirmed=True, unexplained=failures), USABLE)
+@pytest.mark.parametrize(("empty", "generation"), [(0, 1), (1, 1), (2, 2), (3, 2)])
+def test_two_runs_without_a_turn_go_fresh(empty: int, generation: int) -> None:
+    """A session is given up after two runs in a row without a turn and not before."""
+    chosen = plan(Session("a", 1, confirmed=True, empty=empty), USABLE)
     assert chosen.generation == generation
-    assert chosen.close == ("unexplained" if generation == 2 else None)
+    assert chosen.close == ("no_turns" if generation == 2 else None)
 
 
 def test_failed_resume_is_followed_by_a_new_session() -> None:
@@ -167,7 +167,7 @@ def test_session_is_left_for_a_reason_only(last: Session, states: list[Transcrip
     """The stored session is used again unless it is closed, unusable, given up or a person wants another."""
     chosen = plan(last, *states, fresh=fresh)
     unusable = disk(*states)(last.generation) is UNUSABLE
-    if last.closed or fresh or unusable or last.unexplained >= UNEXPLAINED_TO_FRESH:
+    if last.closed or fresh or unusable or last.empty >= EMPTY_TO_FRESH:
         assert chosen.generation > last.generation
         assert not chosen.resume
         assert (chosen.close is None) == (last.closed is not None)

@@ -442,25 +442,29 @@ def test_session_is_opened_confirmed_and_closed_once(place: Place) -> None:
 
 
 def test_failed_starts_are_counted_in_a_row(place: Place) -> None:
-    """Starts that never reached the model count in a row, weather apart, over sessions, until a person lets go."""
+    """Runs without a turn count in a row: of a session those that nothing explains, of a ticket until it is let go."""
     place.take("a")
     place.claim()
 
     def end(outcome: Outcome, session: str | None = "a-session-1") -> tuple[int, int]:
         run = place.run("a", session)
+        if outcome is Outcome.FAILED:
+            place.store.transact(sessions.confirm_session, "a-session-1", run)
         place.store.transact(runs.end_run, run, outcome=outcome, cost=Cost(0, CostKind.MEASURED))
         last = place.store.read(sessions.last_session, "a")
         assert last is not None
-        return last.unexplained, place.store.read(runs.failed_starts, "a")
+        return last.empty, place.store.read(runs.failed_starts, "a")
 
     assert end(Outcome.UNEXPLAINED, None) == (1, 1)
     assert end(Outcome.FAILED) == (0, 0)
     assert end(Outcome.UNEXPLAINED) == (1, 1)
-    assert end(Outcome.NEVER_STARTED) == (0, 2)
-    assert end(Outcome.UNEXPLAINED) == (1, 3)
+    assert end(Outcome.NEVER_STARTED) == (1, 2)
+    assert end(Outcome.UNEXPLAINED) == (2, 3)
     for outcome in (Outcome.WEATHER, Outcome.STOPPED, Outcome.ORPHANED):
-        assert end(outcome) == (1, 3)
-    assert end(Outcome.UNEXPLAINED, None) == (1, 4)
+        assert end(outcome) == (2, 3)
+    for outcome in (Outcome.UNAUTHORIZED, Outcome.NO_CLI):
+        assert end(outcome) == (2, 0)
+    assert end(Outcome.UNEXPLAINED, None) == (1, 1), "a new session has not failed yet"
     place.store.transact(tickets.apply, "a", Held(1, Reason.SESSION))
     place.store.transact(tickets.apply, "a", Retried())
     assert place.store.read(runs.failed_starts, "a") == 0

@@ -13,7 +13,7 @@ import pytest
 from runner import transcript
 from runner.offline import Reply, Scene, Script, ScriptedServer, Text, ToolUse
 from runner.session import Transcript
-from runner.transcript import Reading, Usage
+from runner.transcript import Reading, Usage, Words
 
 SONNET = Usage("msg", "claude-sonnet-4-5")
 
@@ -44,6 +44,53 @@ def read(file: Path, *lines: bytes, since_bytes: int = 0) -> Reading:
     """Read a transcript of these lines."""
     file.write_bytes(b"".join(lines))
     return transcript.read(file, since_bytes=since_bytes)
+
+
+def spoken(*blocks: object, model: str = "claude-sonnet-4-5", **fields: object) -> bytes:
+    """Return a line of an assistant message with content."""
+    return line("assistant", message={"id": "m", "model": model, "content": list(blocks)}, **fields)
+
+
+def words_of(file: Path, *lines: bytes) -> Words:
+    """Read the last words of a transcript of these lines."""
+    file.write_bytes(b"".join(lines))
+    return transcript.last_words(file)
+
+
+def test_last_words_are_those_of_the_agent_itself(file: Path) -> None:
+    """The last text and the last plan count, not those of a subagent or of Claude Code, whatever else is there."""
+    plan = {"todos": [{"content": "Add one", "status": "completed"}, "?", {"content": "Add two", "status": "pending"}]}
+    todo = {"type": "tool_use", "name": "TodoWrite", "input": plan}
+    said = words_of(
+        file,
+        USER,
+        spoken(
+            {"type": "text", "text": "First one."}, {"type": "tool_use", "name": "TodoWrite", "input": {"todos": 1}}
+        ),
+        spoken(todo, "?", {"type": "text", "text": " Then two. "}),
+        spoken({"type": "tool_use", "name": "Bash", "input": {"todos": ["no"]}}, {"type": "text", "text": " "}),
+        spoken({"type": "text", "text": "I am another."}, isSidechain=True),
+        spoken({"type": "text", "text": "No response requested."}, model="<synthetic>"),
+        line("assistant", message={"content": "as it should not be"}),
+        line("assistant", message=7),
+        b"torn",
+    )
+    assert said == Words("Then two.", ("completed: Add one", "pending: Add two"))
+
+
+def test_last_words_are_looked_for_at_the_end(file: Path) -> None:
+    """Of a transcript of any length only the end is read, and a line that it cuts is passed over."""
+    much = line("user", message={"content": "x" * 9_000_000})
+    early, late = spoken({"type": "text", "text": "Early."}), spoken({"type": "text", "text": "Late."})
+    assert words_of(file, early, much, late) == Words("Late.")
+    assert words_of(file, early, much) == Words()
+
+
+@pytest.mark.parametrize("make", [lambda _: None, Path.mkdir, os.mkfifo, lambda file: file.symlink_to("/dev/zero")])
+def test_where_no_transcript_is_nothing_was_said(file: Path, make: Callable[[Path], None]) -> None:
+    """A missing transcript, or what is no file, has no last words and is no error."""
+    make(file)
+    assert transcript.last_words(file) == Words()
 
 
 def test_a_missing_file_is_a_missing_transcript(file: Path) -> None:

@@ -23,7 +23,8 @@ _r = schema.run.c
 _e = schema.event.c
 
 _FAILED_STARTS = frozenset({Outcome.UNEXPLAINED, Outcome.NEVER_STARTED})
-_SAYS_NOTHING = (Outcome.WEATHER, Outcome.STOPPED, Outcome.ORPHANED)
+_SAYS_NOTHING = frozenset({Outcome.WEATHER, Outcome.STOPPED, Outcome.ORPHANED})
+_KEPT_FROM_SPEAKING = _SAYS_NOTHING | {Outcome.UNAUTHORIZED, Outcome.NEVER_STARTED, Outcome.NO_CLI}
 _LET_GO = (Name.TICKET_RETRIED, Name.TICKET_RELEASED)
 
 
@@ -194,18 +195,24 @@ def failed_starts(rx: Rx, ticket: str) -> int:
     Over its sessions, and since a person last let it go on; runs that the weather or
     we ended say nothing and are passed over.
     """
-    return in_a_row(rx, _begun_since(ticket, *_LET_GO), _FAILED_STARTS)
+    silent = _silent(rx, _begun_since(ticket, *_LET_GO), but=_SAYS_NOTHING)
+    return sum(1 for _ in takewhile(_FAILED_STARTS.__contains__, silent))
 
 
-def in_a_row(rx: Rx, which: ColumnElement[bool], outcomes: Collection[Outcome]) -> int:
-    """Return how many of the latest ended runs, in a row, were not confirmed and ended with one of `outcomes`."""
+def empty(rx: Rx, session: str) -> int:
+    """Return how many of the session's latest runs, in a row, had no turn though nothing kept the model from one."""
+    return len(_silent(rx, _r.session == session, but=_KEPT_FROM_SPEAKING))
+
+
+def _silent(rx: Rx, which: ColumnElement[bool], *, but: Collection[Outcome]) -> list[Outcome]:
+    """Return how the latest runs in a row ended in which the model said nothing, newest first, passing over `but`."""
     query = (
         select(_r.outcome, _r.confirmed)
-        .where(which, _r.ended_at_us.is_not(None), or_(_r.confirmed, _r.outcome.not_in(_SAYS_NOTHING)))
+        .where(which, _r.ended_at_us.is_not(None), or_(_r.confirmed, _r.outcome.not_in(but)))
         .order_by(_r.number.desc())
     )
     ended = rx.connection.execute(query).all()
-    return sum(1 for _ in takewhile(lambda run: not run.confirmed and run.outcome in outcomes, ended))
+    return [Outcome(run.outcome) for run in takewhile(lambda run: not run.confirmed, ended)]
 
 
 def fix_rounds(rx: Rx, ticket: str) -> int:

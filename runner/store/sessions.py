@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from sqlalchemy import RowMapping, select, update
 
 from runner.events import Name
-from runner.outcome import Outcome
 from runner.session import Session
 from runner.store import runs, schema, tickets
 from runner.store.connection import Rx, Tx
@@ -136,8 +135,8 @@ def last_session(rx: Rx, ticket: str) -> Session | None:
     last = _latest(rx, ticket)
     if last is None:
         return None
-    unexplained = runs.in_a_row(rx, _r.session == last.id, {Outcome.UNEXPLAINED})
-    return Session(last.id, last.generation, last.confirmed, last.closed_reason, last.prompt_sha, unexplained)
+    empty = runs.empty(rx, last.id)
+    return Session(last.id, last.generation, last.confirmed, last.closed_reason, last.prompt_sha, empty)
 
 
 def sessions_of(rx: Rx, ticket: str) -> list[SessionRow]:
