@@ -20,6 +20,7 @@ from runner.accounts import account
 from runner.agent import Interrupted, Stop
 from runner.budget import Cap, Scarce, allowance, remedy, told
 from runner.catchup import CaughtUp, Conflict, base_of, catch_up, conflict_left
+from runner.circles import circling
 from runner.effects import Ledger
 from runner.errors import ConfigError
 from runner.events import Name, Value, finished_conversation
@@ -27,7 +28,7 @@ from runner.lines import CHECK, SETUP, FailedLine, Told, run_lines
 from runner.outcome import RULES, Next, Outcome, StoppedBy, follow, put_off, weather_delay_s
 from runner.parts import Parts, log_claimed, reap
 from runner.run import Ran
-from runner.store import LostTicket, log, questions, queue, runs, tickets
+from runner.store import LostTicket, log, questions, queue, runs, sessions, tickets
 from runner.store.tickets import Row
 from runner.worktree import (
     BaseMissing,
@@ -148,7 +149,14 @@ class _Claim:
             if failed is not None:
                 if await self._write(runs.fix_rounds, self._id) >= self._config.max_fix_rounds:
                     return self.held(failed.reason, str(failed))
+                if (shown := await self._circling(failed)) is not None:
+                    return self.held(Reason.LOOP, shown)
                 finished = False
+
+    async def _circling(self, failed: FailedLine | Conflict) -> str | None:
+        said = await self._write(sessions.last_account, self._id)
+        check = failed if isinstance(failed, FailedLine) else None
+        return await circling(self._parts, self._id, said=said or "", failed=check)
 
     async def _failed(self, tree: Tree) -> FailedLine | Conflict | None:
         """Return what keeps the work from delivery."""
@@ -251,7 +259,7 @@ class _Claim:
             self.halt = Halt(note)
         elif RULES[ran.outcome].next is Next.WEATHER:
             self.halt = Halt(note, is_weather=True, reset_at_us=ran.ending.reset_at_us)
-        return follow(
+        fact = follow(
             ran.outcome,
             self._row.ticket,
             now_us=await self.now_us(),
@@ -259,6 +267,11 @@ class _Claim:
             failed_starts=await self._write(runs.failed_starts, self._id),
             note=note,
         )
+        if isinstance(fact, PutBack) and fact.cause is Cause.ATTEMPT:
+            said = "" if ran.ending.result is None else self._parts.redactor.text(ran.ending.result.text)
+            if (shown := await circling(self._parts, self._id, said=said)) is not None:
+                return self.held(Reason.LOOP, f"{shown}\n{note}")
+        return fact
 
     async def _why(self, ran: Ran, tree: Tree) -> str:
         if ran.outcome is Outcome.LOOPED:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from runner import prompt
 from runner.children import CommandEnd, run_command
 from runner.events import Name, Value
+from runner.loops import same
 from runner.parts import Parts, log_claimed
 from runner.processes import Cookie
 from runner.worktree import Tree
@@ -72,6 +73,8 @@ async def run_lines(
         )
         passed = end.exit_code == 0 and not end.timed_out
         facts: dict[str, Value] = {"command": command, "ending": _ending(end), "duration_s": round(end.duration_s, 3)}
+        if not passed:
+            facts["failure_sha"] = same(f"{command}\n{_ending(end)}\n{end.output}")
         await parts.store.write(log_claimed, ticket.id, ticket.token, told.passed if passed else told.failed, facts)
         if not passed:
             return FailedLine(command, _ending(end), end.output)

@@ -74,3 +74,26 @@ def test_a_session_that_yields_no_turn_twice_is_followed_by_one_that_knows(site:
         assert fact in told
     assert site.delivered("t") == ["Work on t", "One"]
     assert shown.spent_microusd == site.server.cost_microusd == 4 * COST
+
+
+def test_work_that_gets_nowhere_is_held_though_rounds_are_left(site: Site) -> None:
+    """Three times the same failure of a check, or three runs that leave all as it was, hold a ticket and say so."""
+    site.configure(max_fix_rounds=9)
+    done = ("Done.", "Done now.", "Now it is.")
+    site.plays_for(
+        busy=[turn for n, text in enumerate(done) for turn in (bash(f"echo {n} > {n}.txt"), say(text))],
+        idle=[bash("echo one > one.txt"), *(say(f"It is good, and took {n} s.") for n in range(1, 9))],
+    )
+    site.add("busy", "for-busy", verify="date +%H:%M:%S; echo no good.txt >&2; test -e good.txt")
+    site.add("idle", "for-idle", verify="echo $$-$(date +%N); test -e good.txt")
+    assert site.works_once() == 4
+    for name, said in (
+        ("busy", "failed 3 times in a row in the same way: exit code 1"),
+        ("idle", "its last 3 runs left everything as it was: the same commit, files and effects"),
+    ):
+        shown = site.show(name)
+        assert (shown.ticket.state, shown.ticket.reason) == ("held", "loop")
+        assert shown.kinds == [("first", "finished"), ("fix", "finished"), ("fix", "finished")]
+        assert said in shown.why
+    assert "no good.txt" in site.show("busy").why
+    assert (site.worktree("busy") / "2.txt").exists()

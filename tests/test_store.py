@@ -321,6 +321,47 @@ def test_failed_check_is_that_of_the_latest_work(place: Place) -> None:
     assert place.store.read(log.failed_check, "a") is None
 
 
+def test_failures_are_counted_once_a_conversation(place: Place) -> None:
+    """Each conversation has one failure, the last of its check, and a person who lets the ticket go begins anew."""
+    place.take("a")
+
+    def seen(*names: Name, failure: str = "x") -> list[str | None]:
+        for name in names:
+            place.store.transact(Tx.log, "a", name, {"failure_sha": failure} if name is Name.CHECK_FAILED else {})
+        return place.store.read(log.failures, "a")
+
+    assert seen(Name.RUN_STARTED, Name.RUN_STARTED) == []
+    assert seen(Name.CHECK_FAILED) == ["x"]
+    assert seen(Name.CHECK_FAILED, failure="y") == ["y"], "its claim died, and the next one checked again"
+    assert seen(Name.RUN_STARTED, Name.RUN_STARTED, Name.CHECK_FAILED) == ["y", "x"]
+    for name in (Name.TICKET_RELEASED, Name.TICKET_RETRIED):
+        assert seen(name, Name.CHECK_FAILED) == ["x"], "released, the check is run again before the agent works"
+        assert seen(Name.RUN_STARTED, Name.CHECK_FAILED) == ["x", "x"]
+
+
+def test_what_runs_left_is_known_in_their_order(place: Place) -> None:
+    """What runs left counts where the model spoke, one that nobody saw end left nothing, and a person begins anew."""
+    place.take("a")
+    place.claim()
+
+    def left(fingerprint: str | None, *, spoke: bool = True) -> list[str | None]:
+        run = place.run("a")
+        if spoke:
+            session = place.store.read(runs.get_run, run).session
+            place.store.transact(sessions.confirm_session, session, run)
+        return [] if fingerprint == "crash" else place.store.transact(runs.leave, "a", fingerprint)
+
+    assert left("x") == ["x"]
+    assert left("y", spoke=False) == ["x"]
+    left("crash")
+    assert left("x") == ["x", None, "x"]
+    assert left(None) == ["x", None, "x", None]
+    place.store.transact(tickets.apply, "a", Held(1, Reason.LOOP))
+    place.store.transact(tickets.apply, "a", Released())
+    place.claim()
+    assert left("x") == ["x"]
+
+
 def test_set_up_belongs_to_a_worktree(place: Place) -> None:
     """A new worktree is not set up though the one before it was."""
     place.take("a")

@@ -659,6 +659,28 @@ def test_facts_show_commits_uncommitted_files_and_change(place: Place) -> None:
     assert git(tree.path, "status", "--porcelain") == before
 
 
+def test_content_is_that_of_commit_and_files(place: Place) -> None:
+    """The same commit and files are the same content, and another commit, file or byte is another one."""
+    tree = place.tree()
+    seen = [place.ours.content("t-1")]
+    (tree.path / "ignored.o").write_text("x")
+    assert place.ours.content("t-1") == seen[0]
+    before = git(tree.path, "status", "--porcelain")
+    for step in (
+        lambda: (tree.path / "new.txt").write_text("one"),
+        lambda: (tree.path / "new.txt").write_text("two"),
+        lambda: git(tree.path, "add", "new.txt"),
+        lambda: git(tree.path, "commit", "-q", "-m", "Add it"),
+        lambda: git(tree.path, "commit", "-q", "--allow-empty", "-m", "Nothing"),
+        lambda: git(tree.path.parent, "init", "-q", str(tree.path / "nested")),
+        (tree.path / "code.txt").unlink,
+    ):
+        step()
+        seen.append(place.ours.content("t-1"))
+    assert [number for number, content in enumerate(seen) if content in seen[:number]] == [3], "staged is no difference"
+    assert before == ""
+
+
 def test_a_fifo_that_git_reads_costs_a_short_time(place: Place) -> None:
     """Git that waits for what an agent left in the worktree is ended long before a fetch would be."""
     tree = place.tree()

@@ -15,6 +15,9 @@ from runner.store.text import to_payload
 
 _e = schema.event.c
 
+LET_GO = (Name.TICKET_RETRIED, Name.TICKET_RELEASED)
+"""A person let the ticket go on: what is counted in a row begins anew."""
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -127,6 +130,27 @@ def failed_check(rx: Rx, ticket: str) -> str | None:
     )
     failed = rx.connection.execute(query).mappings().one_or_none()
     return None if failed is None else str(_event(failed).payload.get("command"))
+
+
+def failures(rx: Rx, ticket: str) -> list[str | None]:
+    """Return what each conversation's work failed at its check, as a hash, since a person last let the ticket go on.
+
+    The latest last. A conversation that went to no check is not among them; a check that was run again counts once.
+    """
+    query = (
+        select(schema.event)
+        .where(_e.ticket == ticket, _e.name.in_([Name.RUN_STARTED, Name.CHECK_FAILED, *LET_GO]))
+        .order_by(_e.seq)
+    )
+    seen: list[str | None] = [None]
+    for event in map(_event, rx.connection.execute(query).mappings()):
+        if event.name in LET_GO:
+            seen = [None]
+        elif event.name is Name.CHECK_FAILED:
+            seen[-1] = str(event.payload["failure_sha"])
+        elif seen[-1] is not None:
+            seen.append(None)
+    return [failure for failure in seen if failure is not None]
 
 
 def is_set_up(rx: Rx, ticket: str) -> bool:

@@ -18,6 +18,7 @@ from runner.session import Kind
 from runner.store import schema, tickets
 from runner.store.connection import Rx, Tx
 from runner.store.errors import UnknownRow
+from runner.store.log import LET_GO
 
 _r = schema.run.c
 _e = schema.event.c
@@ -25,7 +26,6 @@ _e = schema.event.c
 _FAILED_STARTS = frozenset({Outcome.UNEXPLAINED, Outcome.NEVER_STARTED})
 _SAYS_NOTHING = frozenset({Outcome.WEATHER, Outcome.STOPPED, Outcome.ORPHANED})
 _KEPT_FROM_SPEAKING = _SAYS_NOTHING | {Outcome.UNAUTHORIZED, Outcome.NEVER_STARTED, Outcome.NO_CLI}
-_LET_GO = (Name.TICKET_RETRIED, Name.TICKET_RELEASED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +195,7 @@ def failed_starts(rx: Rx, ticket: str) -> int:
     Over its sessions, and since a person last let it go on; runs that the weather or
     we ended say nothing and are passed over.
     """
-    silent = _silent(rx, _begun_since(ticket, *_LET_GO), but=_SAYS_NOTHING)
+    silent = _silent(rx, _begun_since(ticket, *LET_GO), but=_SAYS_NOTHING)
     return sum(1 for _ in takewhile(_FAILED_STARTS.__contains__, silent))
 
 
@@ -213,6 +213,18 @@ def _silent(rx: Rx, which: ColumnElement[bool], *, but: Collection[Outcome]) -> 
     )
     ended = rx.connection.execute(query).all()
     return [Outcome(run.outcome) for run in takewhile(lambda run: not run.confirmed, ended)]
+
+
+def leave(tx: Tx, ticket: str, fingerprint: str | None) -> list[str | None]:
+    """Save what the ticket's latest run left behind; return what its runs left, the latest last.
+
+    Of those in which the model spoke, since a person last let the ticket go on.
+    """
+    last = select(func.max(_r.number)).where(_r.ticket == ticket).scalar_subquery()
+    saved = update(schema.run).where(_r.ticket == ticket, _r.number == last).values(fingerprint=fingerprint)
+    tx.connection.execute(saved)
+    query = select(_r.fingerprint).where(_begun_since(ticket, *LET_GO), _r.confirmed).order_by(_r.number)
+    return list(tx.connection.execute(query).scalars())
 
 
 def fix_rounds(rx: Rx, ticket: str) -> int:

@@ -66,6 +66,13 @@ class Work(Trees):
         cut = f"\n[cut after {limit_bytes} bytes]\n" if len(patch) > limit_bytes else ""
         return patch[:limit_bytes].decode(errors="replace") + cut
 
+    def content(self, ticket_id: str) -> str:
+        """Return what is the same for the same commit with the same files, uncommitted and untracked ones included."""
+        checkout = self.checkout(ticket_id)
+        head = checkout.git.run("rev-parse", "--verify", "HEAD^{commit}").text
+        with self._snapshot(checkout) as (git, nested):
+            return " ".join([head, git.run("write-tree").text, *nested])
+
     @contextmanager
     def _snapshot(self, checkout: Checkout, objects: Path | None = None) -> Iterator[tuple[Command, list[str]]]:
         """Give git with an index of everything there is, and nested repositories; real index and objects are kept.
