@@ -147,16 +147,18 @@ class _Claim:
                 elif failed is None:
                     return await self._deliver(tree)
             if failed is not None:
-                if await self._write(runs.fix_rounds, self._id) >= self._config.max_fix_rounds:
-                    return self.held(failed.reason, str(failed))
-                if (shown := await self._circling(failed)) is not None:
-                    return self.held(Reason.LOOP, shown)
+                if (enough := await self._enough(failed)) is not None:
+                    return enough
                 finished = False
 
-    async def _circling(self, failed: FailedLine | Conflict) -> str | None:
+    async def _enough(self, failed: FailedLine | Conflict) -> Fact | None:
+        """Hold the ticket when what failed is not sent back to the agent any more."""
+        if await self._write(runs.fix_rounds, self._id) >= self._config.max_fix_rounds:
+            return self.held(failed.reason, str(failed))
         said = await self._write(sessions.last_account, self._id)
         check = failed if isinstance(failed, FailedLine) else None
-        return await circling(self._parts, self._id, said=said or "", failed=check)
+        shown = await circling(self._parts, self._id, said=said or "", failed=check)
+        return None if shown is None else self.held(Reason.LOOP, shown)
 
     async def _failed(self, tree: Tree) -> FailedLine | Conflict | None:
         """Return what keeps the work from delivery."""

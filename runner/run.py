@@ -119,7 +119,7 @@ async def _run(parts: Parts, row: Row, tree: Tree, plan: Plan, brief: Brief, sto
         before_tool=listener.before_tool,
         on_message=listener.on_message,
     )
-    if listener.loop is not None:
+    if listener.loop is not None and ending.stopped_by is StoppedBy.LOOP:
         ending = replace(ending, detail=str(listener.loop))
     asking = await parts.store.write(log.may_be_asking, run.id)
     bill = await run_sync(partial(bill_of, parts.home.claude, tree.path, run, ending, asking=asking))

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
@@ -14,10 +14,12 @@ from anyio.lowlevel import checkpoint
 
 from runner import processes, transcript
 from runner.agent import (
+    Answer,
     Message,
     RateLimited,
     Said,
     Started,
+    Tool,
     ToolEnded,
 )
 from runner.offline import (
@@ -26,6 +28,7 @@ from runner.offline import (
     Script,
     ScriptedServer,
     Text,
+    ToolUse,
 )
 from runner.outcome import Outcome, StoppedBy, Trouble, classify
 from runner.redact import MARK, Redactor
@@ -124,13 +127,29 @@ async def test_a_wait_that_the_api_asks_for_is_no_silence(bench: Bench) -> None:
 
 
 async def test_a_tool_has_a_clock_of_its_own(bench: Bench) -> None:
-    """A command may be silent for longer than the model, and not for longer than a tool."""
-    bench.plays(use("Bash", command="sleep 3"), say("Done."), use("Bash", command="sleep 60"))
+    """A command may be silent for longer than the model, also beside another one, and not for longer than a tool."""
+    two = Reply((ToolUse("Bash", {"command": "sleep 0.1"}), ToolUse("Bash", {"command": "sleep 3"})))
+    bench.plays(two, say("Done."), use("Bash", command="sleep 60"))
     options = bench.options()
     end = await bench.run(options, clocks=replace(CLOCKS, silence_s=2))
     assert classify(end) is Outcome.FINISHED
     end = await bench.run(replace(options, resume=True), clocks=replace(CLOCKS, tool_silence_s=1))
     assert (classify(end), end.stopped_by) == (Outcome.STALLED, StoppedBy.TOOL_SILENCE)
+
+
+async def test_a_tool_of_ours_has_no_clock_of_the_run(bench: Bench) -> None:
+    """While the daemon does what an agent asked for, the run waits for longer than every clock of silence."""
+
+    async def wait(_: Mapping[str, object]) -> Answer:
+        with anyio.move_on_after(6):
+            await anyio.Event().wait()
+        return Answer("waited")
+
+    bench.plays(Reply((ToolUse("mcp__runner__wait", {}),)), say("Done."))
+    tool = Tool("wait", "Waits.", {"type": "object", "properties": {}}, wait)
+    options = replace(bench.options(), own_tools=(tool,))
+    end = await bench.run(options, clocks=replace(CLOCKS, silence_s=4, tool_silence_s=4))
+    assert classify(end) is Outcome.FINISHED, end.detail
 
 
 async def test_a_cli_that_says_nothing_is_a_failed_start(bench: Bench) -> None:

@@ -10,15 +10,27 @@ Knows sdk.py for what is said. Does not know what an ending leads to.
 """
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
+from math import inf
 
 import anyio
 from anyio.lowlevel import checkpoint
 
 from runner.agent import sdk
-from runner.agent.words import ApiRetried, Clocks, Heard, Message, Options, ToolEnded, ToolStarted, cli_environment
+from runner.agent.words import (
+    Answer,
+    ApiRetried,
+    Clocks,
+    Heard,
+    Message,
+    Options,
+    ToolEnded,
+    ToolStarted,
+    cli_environment,
+)
 from runner.outcome import Ending, StoppedBy
 
 _DRAIN_S = 10.0  # for the rest of the stream, once there is no process left to write it
@@ -125,6 +137,8 @@ class _Run:
     heard: bool = False
     tools: set[str] = field(default_factory=set)
     """Ids of the calls that run now."""
+    ours: int = 0
+    """How many of them are in this process."""
     stderr: deque[str] = field(default_factory=lambda: deque(maxlen=_STDERR_LINES))
     note: str = ""
 
@@ -155,8 +169,9 @@ class _Run:
         if self.stop.reason is not None:
             self.end = replace(self.end, stopped_by=self.stop.reason)
             return
+        own_tools = (replace(tool, call=partial(self.call, tool.call)) for tool in self.options.own_tools)
         frames = sdk.frames(
-            self.options,
+            replace(self.options, own_tools=tuple(own_tools)),
             prompt,
             environment=cli_environment(self.options.config_dir) | dict(self.options.environment),
             before_tool=self.start_tool,
@@ -201,6 +216,17 @@ class _Run:
         self.tools.add(tool.tool_use_id)
         self.moved.set()
 
+    async def call(
+        self, tool: Callable[[Mapping[str, object]], Awaitable[Answer]], arguments: Mapping[str, object]
+    ) -> Answer:
+        """Call a tool of ours, which has limits of its own: no clock of a tool runs meanwhile."""
+        self.ours += 1
+        try:
+            return await tool(arguments)
+        finally:
+            self.ours -= 1
+            self.heard_at = anyio.current_time()
+
     async def watch(self) -> None:
         """Wait for the end of the stream, and bring it about when a clock, a request or a cancellation says so."""
         try:
@@ -240,6 +266,8 @@ class _Run:
             return self.heard_at + clocks.linger_s - now, StoppedBy.LINGER
         if not self.heard:
             nearest = self.heard_at + clocks.start_s, StoppedBy.START
+        elif self.ours:
+            nearest = inf, StoppedBy.TOOL_SILENCE
         elif self.tools:
             nearest = self.heard_at + clocks.tool_silence_s, StoppedBy.TOOL_SILENCE
         else:

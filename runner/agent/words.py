@@ -166,7 +166,7 @@ class Clocks:
     silence_s: float
     """Without a message, outside a tool; while a response is made there are many, and a wait for a retry is none."""
     tool_silence_s: float
-    """Without a message, in a tool."""
+    """Without a message, in a tool of Claude Code's; it starts with the tool."""
     linger_s: float
     """From the result until the process is gone."""
     run_s: float | None

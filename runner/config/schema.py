@@ -170,7 +170,8 @@ class Clocks(Section):
     silence_s: Seconds = Field(default=300.0, description="Seconds without a message outside a tool.")
     tool_silence_s: Seconds = Field(
         default=900.0,
-        description="Seconds without a message in a tool. Claude Code ends a Bash command after 600 at most.",
+        description="Seconds without a message in a tool. Claude Code ends a Bash command after 600 at most"
+        " (BASH_MAX_TIMEOUT_MS). What the daemon itself does for an agent has limits of its own.",
     )
     linger_s: Seconds = Field(default=30.0, description="Seconds until the CLI is gone after its result.")
     run_s: Seconds | None = Field(
