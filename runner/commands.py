@@ -38,6 +38,7 @@ class Verb(StrEnum):
     ANSWER = "answer"
     APPROVE = "approve"
     SETTLE = "settle"
+    CLEAN = "clean"
 
 
 class NotPossible(RunnerError):
@@ -122,6 +123,8 @@ def perform(tx: Tx, command: Command) -> Reply:
     if command.verb is Verb.RESUME:
         was_paused = queue.resume(tx, by=command.by)
         return Reply("the queue goes on" if was_paused else "the queue is not paused")
+    if command.verb is Verb.CLEAN:
+        return Reply("the daemon removes what is due; `events` says what it did")
     if command.verb is Verb.ANSWER:
         answered = questions.answer(tx, command.ticket, command.text, by=command.by)
         return Reply(f"{answered.id} has its answer and is {answered.state}")

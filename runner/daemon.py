@@ -166,6 +166,7 @@ def _for_the_cli(config: Config, home: Home, environ: Mapping[str, str]) -> dict
     return (
         _for_commands(config, home, environ)
         | cli_environment(home.claude)
+        | {"CLAUDE_CODE_TMPDIR": str(home.tmp)}  # without it Claude Code uses a directory in /tmp that all share
         | {"CLAUDE_CODE_MAX_RETRIES": str(config.agent.max_retries)}
         | ({"ANTHROPIC_BASE_URL": base_url} if base_url else {})
         | dict(config.agent.environment)

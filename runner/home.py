@@ -8,6 +8,7 @@ Knows the file system. Does not know what is in the files.
 
 import errno
 import fcntl
+import hashlib
 import os
 import struct
 import tempfile
@@ -24,6 +25,7 @@ from runner.errors import ConfigError, Exit, RunnerError
 from runner.mounts import MOUNTINFO, network_filesystem
 
 _MAX_SOCKET_ADDRESS = 107  # bytes: sun_path of unix(7) has 108 with its NUL
+_TMP_NAME = 12  # hex digits: enough to tell a home's tickets apart
 _FLOCK = struct.Struct("@hhqqi4x")  # struct flock of fcntl(2) on 64-bit Linux
 
 
@@ -105,6 +107,23 @@ class Home:
     def tmp(self) -> Path:
         """For files that nobody misses."""
         return self.path / "tmp"
+
+    @property
+    def trash(self) -> Path:
+        """What is being removed."""
+        return self.path / "trash"
+
+    def tmp_of(self, ticket: str) -> Path:
+        """Where a ticket's own such files are; short, since the address of a socket in it has 107 bytes."""
+        return self.tmp / hashlib.sha256(ticket.encode()).hexdigest()[:_TMP_NAME]
+
+    def make_tmp(self, ticket: str) -> Path:
+        """Make `tmp_of` unless it is there, and return it; what an agent put in its place makes way."""
+        path = self.tmp_of(ticket)
+        if path.is_symlink() or (path.exists() and not path.is_dir()):
+            path.unlink()
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return path
 
     def prepare(self, repository: Path | None = None) -> None:
         """Make the directories that are missing, for their owner alone, and check them all.

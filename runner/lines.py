@@ -66,7 +66,7 @@ async def run_lines(
         end = await run_command(
             command,
             cwd=tree.path,
-            environment=parts.command_environment,
+            environment=parts.private(parts.command_environment, ticket.id),
             cookie=Cookie(str(parts.home.path), ticket.id, ticket.token),
             timeout_s=limit_s,
             redact=parts.redactor.text,

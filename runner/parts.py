@@ -29,13 +29,18 @@ class Parts:
     launcher: Path
     cli: Path
     cli_environment: Mapping[str, str]
-    """All that the CLI gets, the model's credential included, but for its cookie."""
+    """All that the CLI gets, the model's credential included, but for its cookie; see `private`."""
     performers: Mapping[str, Performer]
     """By the kind of effect."""
     command_environment: Mapping[str, str]
-    """All that set-up and check commands get, but for their cookie."""
+    """All that set-up and check commands get, but for their cookie; see `private`."""
     wake: Callable[[], None] = lambda: None
     """Lets the loop look at once at what may start."""
+
+    def private(self, environment: Mapping[str, str], ticket: str) -> dict[str, str]:
+        """Return `environment` with the ticket's own directory in the place of the shared one for temporary files."""
+        shared, own = str(self.home.tmp), str(self.home.make_tmp(ticket))
+        return {name: own if value == shared else value for name, value in environment.items()}
 
 
 def local_copies(config: Config) -> Repository:

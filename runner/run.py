@@ -222,12 +222,13 @@ def _options(
     parts: Parts, row: Row, tree: Tree, plan: Plan, brief: Brief, run: RunRow, given: Allowance
 ) -> agent.Options:
     cookie = Cookie(str(parts.home.path), row.ticket.id, row.ticket.token)
+    environment = parts.private(parts.cli_environment, row.ticket.id)
     return agent.Options(
         cwd=tree.path,
         session_id=plan.id,
         resume=plan.resume,
         cli_path=parts.launcher,
-        environment=launch_variable(parts.cli, cookie=cookie, environment=parts.cli_environment),
+        environment=launch_variable(parts.cli, cookie=cookie, environment=environment),
         config_dir=parts.home.claude,
         system_append=brief.system,
         model=row.spec.model or parts.config.agent.model,

@@ -21,7 +21,7 @@ from runner import commands, control, log, machine, processes
 from runner.accounts import account, let_go
 from runner.admission import HOURS, MACHINE, Closed, why_closed
 from runner.agent import Stop
-from runner.commands import Command
+from runner.commands import Command, Verb
 from runner.effects import STORE_RETRY_S, Ledger
 from runner.errors import ConfigError, Exit
 from runner.mirror import Mirror
@@ -32,6 +32,7 @@ from runner.reports import Told
 from runner.signals import Ladder
 from runner.store import StoreUnavailable, Tx, questions, queue, tickets
 from runner.store.tickets import Row
+from runner.upkeep import OVER, Daily, Upkeep
 from runner.worktree import BaseMissing, RepositoryDenied, RepositoryUnreachable
 from tickets.source import Refused, Source
 from tickets.ticket import State
@@ -62,10 +63,13 @@ class Supervisor:
     troubles: dict[str, str] = field(default_factory=dict)
     """What was last said of each place that cannot be read."""
     mirror: Mirror = field(init=False)
+    upkeep: Daily = field(init=False)
 
     def __post_init__(self) -> None:
         self.parts = replace(self.parts, wake=self._wake)
         self.mirror = Mirror(self.parts.store, self.source)
+        parts = self.parts
+        self.upkeep = Daily(Upkeep(parts.config, parts.home, parts.store, parts.repository))
 
     async def serve(self) -> Exit:
         """Work until told to stop; with `once` until nothing is ready."""
@@ -74,6 +78,7 @@ class Supervisor:
             ladder = Ladder(self._drain, self._interrupt, lambda: [*self.stops], self.parts.config.clocks.drain_s)
             await around.start(ladder.obey)
             around.start_soon(self._watch)
+            around.start_soon(self.upkeep.go_on, self.over.is_set)
             await around.start(control.listen, self.parts.home, self._perform)
             async with anyio.create_task_group() as effects_under_way:
                 self.ledger = self._ledger(effects_under_way)
@@ -245,6 +250,8 @@ class Supervisor:
             state = await occupy(self.parts, ledger, row, stop, self.told)
             if state is not None:
                 self.outcomes[ticket] = state
+            if state in OVER:
+                await self.upkeep.forget_tmp(ticket)
         finally:
             del self.stops[ticket]
             self._changed(ticket)
@@ -252,6 +259,8 @@ class Supervisor:
     async def _perform(self, command: Command) -> str:
         """Carry out a command that came through the socket."""
         reply = await self.parts.store.write(commands.perform, command)
+        if command.verb is Verb.CLEAN:
+            self.upkeep.ask()
         if reply.stop and command.ticket in self.stops:
             self.stops[command.ticket].set(StoppedBy.OPERATOR)
         self._changed(command.ticket or reply.ticket)

@@ -273,3 +273,30 @@ def test_the_socket_works_however_long_its_path(tmp_path: Path, depth: int) -> N
             assert len(address) < 108
             client.connect(address)
         assert home.socket.is_socket()
+
+
+def test_a_ticket_has_a_short_directory_of_its_own(home: Home) -> None:
+    """Each ticket has the same directory for temporary files at every claim: its owner's alone, and short."""
+    home.prepare()
+    own = home.make_tmp("a" * 64)
+    assert own.parent == home.tmp
+    assert len(own.name) == 12
+    assert own.stat().st_mode & 0o777 == 0o700
+    (own / "socket").touch()
+    assert home.make_tmp("a" * 64) == own
+    assert (own / "socket").exists()
+    assert home.make_tmp("a" * 63) != own
+
+
+@pytest.mark.parametrize("what", ["link", "file"])
+def test_what_an_agent_put_in_the_place_of_its_directory_makes_way(home: Home, what: str) -> None:
+    """A symlink or a file there is replaced, and what the symlink names is left alone."""
+    home.prepare()
+    own = home.tmp_of("t")
+    if what == "link":
+        own.symlink_to(home.queue)
+    else:
+        own.write_text("x")
+    assert home.make_tmp("t").is_dir()
+    assert not own.is_symlink()
+    assert home.queue.is_dir()

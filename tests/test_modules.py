@@ -159,23 +159,23 @@ def test_edits_in_a_submodule_are_not_lost_in_silence(family: Family) -> None:
         family.ours.commit_all("t-1", "x")
 
 
-def test_a_worktree_with_submodules_is_removed_only_when_nothing_is_lost(family: Family) -> None:
-    """Neither an edit nor a commit in a submodule at any depth goes with its worktree."""
+def test_a_worktree_with_submodules_goes_only_when_nothing_is_lost(family: Family, tmp_path: Path) -> None:
+    """Neither an edit nor a commit in a submodule at any depth goes with its worktree; aside it is all there."""
     tree = family.tree()
     deep = tree.path / "libs/child/deep"
     (deep / "new.txt").write_text("new\n")
-    with pytest.raises(WorktreeRefused, match=r"uncommitted work in its submodule child"):
-        family.ours.remove("t-1")
-    commit(deep, "new.txt", "new\n")
-    with pytest.raises(WorktreeRefused, match=r"submodule"):
-        family.ours.remove("t-1")
+    assert family.ours.holds("t-1") == "holds uncommitted work in its submodule child"
+    made = commit(deep, "new.txt", "new\n")
     git(deep, "branch", "keep")
     git(deep, "checkout", "-q", "origin/main")
-    with pytest.raises(WorktreeRefused, match=r"commits of its submodule deep that are pushed nowhere"):
-        family.ours.remove("t-1")
-    git(deep, "branch", "-q", "-D", "keep")
-    family.ours.remove("t-1")
-    assert not tree.path.exists()
+    assert family.ours.holds("t-1") == "holds commits of its submodule deep that are pushed nowhere"
+    aside = family.ours.put_aside("t-1", "x")
+    kept = aside.with_name(f"{aside.name}.git") / "modules/libs/child/modules/deep"
+    assert git(tmp_path, "--git-dir", str(kept), "--work-tree", ".", "rev-parse", "keep") == made
+    tree = family.tree()
+    assert family.ours.holds("t-1") is None
+    family.ours.leave("t-1", tmp_path)
+    assert family.ours.forget("t-1")
     assert (family.tree("t-2").path / "libs/child/deep/file.txt").exists()
 
 

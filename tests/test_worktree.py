@@ -848,7 +848,8 @@ def everything(place: Place) -> None:
     place.ours.commit_all("t-1", "x")
     place.ours.push("t-1")
     place.tree("t-3")
-    place.ours.remove("t-1")
+    place.ours.holds("t-1")
+    place.ours.put_aside("t-1", "is in the way")
 
 
 def test_planted_hooks_do_not_run(place: Place, tmp_path: Path) -> None:
@@ -1093,24 +1094,69 @@ def test_instructions_come_from_the_base_commit(place: Place) -> None:
         place.ours.instructions("--output=x")
 
 
-def test_a_worktree_is_removed_only_when_nothing_is_lost(place: Place) -> None:
-    """Uncommitted or unpushed work keeps a worktree; what the origin has does not; the branch stays."""
+def test_a_worktree_holds_what_only_it_has(place: Place) -> None:
+    """Uncommitted or unpushed work is named; what the origin has is not, and what git ignores does not count."""
     tree = place.tree()
+    assert place.ours.holds("t-1") is None
     (tree.path / "new.txt").write_text("new\n")
-    with pytest.raises(WorktreeRefused, match=r"uncommitted work: new\.txt"):
-        place.ours.remove("t-1")
+    assert place.ours.holds("t-1") == "holds uncommitted work: new.txt"
     sha = place.ours.commit_all("t-1", "x")
-    with pytest.raises(WorktreeRefused, match="push it first"):
-        place.ours.remove("t-1")
-    assert tree.path.exists()
+    assert place.ours.holds("t-1") == f"holds {sha}, which is in no branch of {place.origin}"
     place.ours.push("t-1")
     (tree.path / "built.o").write_text("x")
-    place.ours.remove("t-1")
+    assert place.ours.holds("t-1") is None
+    git(tree.path, "checkout", "-q", "--detach", place.base)
+    commit(tree.path, "elsewhere.txt", "x")
+    assert "which is not on ticket/t-1" in (place.ours.holds("t-1") or "")
+
+
+def test_a_delivered_commit_needs_no_origin(place: Place) -> None:
+    """A worktree at a commit that was seen at the origin holds nothing, also when the origin cannot be asked now."""
+    tree = place.tree()
+    sha = commit(tree.path, "new.txt", "x")
+    place.origin.rename(place.origin.with_name("away"))
+    assert place.ours.holds("t-1", delivered=sha) is None
+    later = commit(tree.path, "more.txt", "x")
+    with pytest.raises(RepositoryMissing):
+        place.ours.holds("t-1", delivered=sha)
+    place.origin.with_name("away").rename(place.origin)
+    assert place.ours.holds("t-1", delivered=sha) == f"holds {later}, which is in no branch of {place.origin}"
+
+
+def test_a_worktree_that_left_is_made_again(place: Place, tmp_path: Path) -> None:
+    """After it has gone the branch is where it was, and a new worktree continues it."""
+    tree = place.tree()
+    sha = commit(tree.path, "new.txt", "x")
+    gone = place.ours.leave("t-1", tmp_path)
+    assert (gone / "new.txt").exists()
+    assert place.ours.forget("t-1")
     assert not tree.path.exists()
-    assert git(place.state / "clone", "rev-parse", "ticket/t-1") == sha
-    place.ours.remove("t-1")
-    place.tree("t-2")
-    place.ours.remove("t-2")
+    again = place.ours.ensure("t-1", None, base_sha=place.base)
+    assert (again.made, git(again.path, "rev-parse", "HEAD")) == (True, sha)
+
+
+@pytest.mark.parametrize("detached", [False, True])
+def test_a_worktree_that_is_put_aside_loses_nothing(place: Place, detached: bool) -> None:
+    """Files, index, branch and HEAD are there in its new place, where git works; the path is free for another one."""
+    tree = place.tree()
+    if detached:
+        git(tree.path, "checkout", "-q", "--detach")
+    sha = commit(tree.path, "new.txt", "x")
+    (tree.path / "staged.txt").write_text("staged\n")
+    git(tree.path, "add", "staged.txt")
+    (tree.path / "code.txt").write_text("edited\n")
+    there = place.ours.put_aside("t-1", "holds uncommitted work: code.txt")
+    assert there == place.state / "aside/t-1-1"
+    note = (place.state / "aside/t-1-1.txt").read_text()
+    assert note == (
+        "The worktree of ticket t-1, which is over. It was not removed: it holds uncommitted work: code.txt.\n"
+    )
+    assert git(there, "rev-parse", "HEAD") == sha
+    assert git(there, "diff", "--cached", "--name-only") == "staged.txt"
+    assert git(there, "diff", "--name-only") == "code.txt"
+    again = place.ours.ensure("t-1", None, base_sha=place.base)
+    assert (again.made, git(again.path, "rev-parse", "HEAD")) == (True, sha)
+    assert place.ours.put_aside("t-1", "x") == place.state / "aside/t-1-2"
 
 
 def test_tickets_in_threads_do_not_disturb_each_other(place: Place) -> None:

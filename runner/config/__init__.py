@@ -8,7 +8,7 @@ from runner.config.file import find_config
 from runner.config.outside import Call, Effect, Notify
 from runner.config.schema import DATABASE_FILE, Agent, Clocks, Config, CredentialFile, Git, Limits
 from runner.config.template import template
-from runner.config.upkeep import Machine
+from runner.config.upkeep import Keep, Machine
 
 __all__ = [
     "DATABASE_FILE",
@@ -20,6 +20,7 @@ __all__ = [
     "CredentialFile",
     "Effect",
     "Git",
+    "Keep",
     "Limits",
     "Machine",
     "Notify",

@@ -18,7 +18,7 @@ from pydantic import Field, ValidationError, ValidationInfo, model_validator
 
 from runner.config.file import problems_of, read_toml
 from runner.config.outside import Effects, Notify
-from runner.config.upkeep import Machine
+from runner.config.upkeep import Keep, Machine
 from runner.config.values import (
     ActiveHours,
     Amount,
@@ -296,6 +296,7 @@ class Config(Section):
     limits: Limits = Limits()
     clocks: Clocks = Clocks()
     machine: Machine = Machine()
+    keep: Keep = Keep()
     git: Git = Git()
     credential: CredentialFile = CredentialFile()
     notify: Notify = Notify()

@@ -5,7 +5,7 @@ Each description is what `template` writes. Knows nothing of what the values are
 
 from pydantic import ByteSize, Field
 
-from runner.config.values import Section
+from runner.config.values import Days, Section
 
 
 class Machine(Section):
@@ -18,4 +18,17 @@ class Machine(Section):
     min_free_memory: ByteSize = Field(
         default=ByteSize(512 << 20),
         description="Bytes of memory, in the machine and in the unit's MemoryMax=.",
+    )
+
+
+class Keep(Section):
+    """Days for which is kept what tickets leave behind that are done or cancelled; or "forever"."""
+
+    worktrees_days: Days = Field(
+        default=7.0,
+        description="Worktrees. One with work that is uncommitted or not in the repository is put aside, not removed.",
+    )
+    transcripts_days: Days = Field(default=30.0, description="What Claude Code wrote of their sessions.")
+    messages_days: Days = Field(
+        default=30.0, description="What was said in them, in the database. The log of events stays."
     )

@@ -100,6 +100,12 @@ def _as_cap(value: object) -> object:
     return None if value == "unlimited" else value
 
 
+def _as_days(value: object) -> object:
+    if isinstance(value, str) and value != "forever":
+        raise ValueError('must be a number or "forever"')
+    return None if value == "forever" else value
+
+
 def _word(value: str) -> str:
     if not value.isprintable() or " " in value or not value or value.startswith("-"):
         raise ValueError("must be one word that does not start with `-`")
@@ -215,4 +221,5 @@ Amount = Annotated[int, Field(ge=1, le=10**15)]
 CountOrNone = Annotated[int, Field(ge=0, le=1000)]
 Seconds = Annotated[float, Field(gt=0, le=30 * 86400, allow_inf_nan=False)]
 Usd = Annotated[float, Field(gt=0, le=MAX_USD, allow_inf_nan=False)]
+Days = Annotated[Annotated[float, Field(ge=0, le=36_500, allow_inf_nan=False)] | None, BeforeValidator(_as_days)]
 UsdCap = Annotated[Usd | None, BeforeValidator(_as_cap)]

@@ -7,7 +7,7 @@ was confirmed, this was said) does not.
 import json
 from dataclasses import dataclass
 
-from sqlalchemy import RowMapping, select, update
+from sqlalchemy import RowMapping, delete, select, update
 
 from runner.events import Name
 from runner.session import Session
@@ -164,6 +164,18 @@ def said(rx: Rx, session: str, *, since: int = 0, limit: int = 200) -> list[tupl
     """Return number and JSON of the first `limit` messages of a session after number `since`, oldest first."""
     query = select(_m.id, _m.json).where(_m.session == session, _m.id > since).order_by(_m.id).limit(limit)
     return [(found.id, found.json) for found in rx.connection.execute(query)]
+
+
+def was_said(rx: Rx, ticket: str) -> bool:
+    """Return whether any message of the ticket's sessions is stored."""
+    query = select(_m.id).join(schema.session, _s.id == _m.session).where(_s.ticket == ticket).limit(1)
+    return rx.connection.execute(query).one_or_none() is not None
+
+
+def unsay(tx: Tx, ticket: str) -> int:
+    """Remove all messages of the ticket's sessions and return how many there were."""
+    of_the_ticket = select(_s.id).where(_s.ticket == ticket)
+    return tx.connection.execute(delete(schema.message).where(_m.session.in_(of_the_ticket))).rowcount
 
 
 def last_account(rx: Rx, ticket: str) -> str | None:

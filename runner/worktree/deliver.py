@@ -1,4 +1,4 @@
-"""Commit, push and remove: how a ticket's work leaves its worktree.
+"""Commit and push: how a ticket's work leaves its worktree.
 
 Invariant: a push is made from the outbox, and what it replaces at the origin is an
 ancestor of the commit or a commit of this ticket that we pushed before.
@@ -8,7 +8,7 @@ Doing any of it twice is harmless. Knows worktrees; does not know why a ticket i
 
 from dataclasses import dataclass
 
-from runner.worktree.clone import HEADS, checked_sha
+from runner.worktree.clone import checked_sha
 from runner.worktree.errors import CommitRefused, PushRefused, WorktreeRefused
 from runner.worktree.merge import MERGE_HEAD, Merges
 from runner.worktree.modules import changed_links, places
@@ -16,7 +16,6 @@ from runner.worktree.origin import why
 from runner.worktree.trees import Checkout, branch_of, put_branch_back
 from runner.worktree.work import add_hidden, nested_repositories
 
-_PATHS_SHOWN = 5
 _EDITED = "is a submodule with uncommitted changes, which no commit here can hold: undo them"
 _NESTED = "is a repository of its own: remove it or add it to .gitignore"
 
@@ -101,30 +100,6 @@ class Repository(Merges):
                 return theirs is not None
             self._fetch()
             return self.outbox().is_ancestor(sha, theirs)
-
-    def remove(self, ticket_id: str) -> None:
-        """Remove the worktree with what git ignores; the branch stays in the clone. Nothing to remove is fine.
-
-        Raises:
-            WorktreeRefused: It holds what is uncommitted, or in no branch of the origin.
-        """
-        with self._lock:
-            path = self.path_of(ticket_id)
-            if not path.exists() and self._registered(path) is None:
-                return
-            checkout = self.checkout(ticket_id)
-            put_branch_back(checkout, tolerant=False)
-            head = checkout.git.run("rev-parse", "--verify", "HEAD^{commit}").text
-            if uncommitted := self.facts(ticket_id, head).uncommitted:
-                raise checkout.refused(f"holds uncommitted work: {', '.join(uncommitted[:_PATHS_SHOWN])}")
-            self._fetch()
-            if not self.outbox().ask("for-each-ref", "--count=1", f"--contains={head}", HEADS).stdout:
-                raise checkout.refused(f"holds {head}, which is in no branch of {self.shown}: push it first")
-            forced = []
-            if self.has_modules(checkout):
-                self.refuse_lost_modules(checkout)
-                forced = ["--force"]  # without it git removes no worktree that has them
-            self.clone().run("worktree", "remove", *forced, str(path))
 
     def _refuse_links(self, checkout: Checkout, tree: str) -> None:
         """Refuse links to nothing: those that the base has not, or at another commit, and .gitmodules does not name."""

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from runner.worktree.clone import Base
 from runner.worktree.errors import GitFailed
-from runner.worktree.modules import Modules, changed_links
+from runner.worktree.leaving import Leaving
+from runner.worktree.modules import changed_links
 from runner.worktree.trees import Checkout, base_ref, branch_of, put_branch_back
 
 MERGE_HEAD = "MERGE_HEAD"
@@ -32,7 +33,7 @@ class Merge:
     """Files that are to be resolved; the branch lacks the base until they are, and the merge is committed."""
 
 
-class Merges(Modules):
+class Merges(Leaving):
     """Merges of the base into tickets' branches."""
 
     def merge_base_into(self, ticket_id: str, base: str | None, message: str) -> Merge:

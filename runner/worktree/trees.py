@@ -184,24 +184,30 @@ class Trees(Clone):
             raise WorktreeRefused(ticket_id, path, "is a checkout of another repository: move it elsewhere")
 
     def _move_aside(self, ticket_id: str) -> Path:
-        aside = self.state / "aside"
-        aside.mkdir(exist_ok=True)
-        target = next(place for n in range(1, 1 << 20) if not os.path.lexists(place := aside / f"{ticket_id}-{n}"))
+        target = self._place_aside(ticket_id)
         self.path_of(ticket_id).rename(target)
         return target
 
+    def _place_aside(self, ticket_id: str) -> Path:
+        """Return a path below `aside/` at which nothing is, nor beside it with another ending."""
+        aside = self.state / "aside"
+        aside.mkdir(exist_ok=True)
+        taken = {place.name.removesuffix(".txt").removesuffix(".git") for place in aside.iterdir()}
+        return next(aside / name for n in range(1, 1 << 20) if (name := f"{ticket_id}-{n}") not in taken)
+
     def _unregister(self, ticket_id: str, admin: Path) -> None:
         """Forget a worktree whose directory is gone; a commit that only its HEAD held gets a branch first."""
-        path, ref = self.path_of(ticket_id), f"refs/heads/{branch_of(ticket_id)}"
-        git = self.clone()
-        head, tip = (
-            git.with_environment(GIT_DIR=str(admin), GIT_COMMON_DIR=str(self.clone_path)).sha("HEAD"),
-            git.sha(ref),
-        )
+        self._keep_head(ticket_id, admin)
+        self.clone().run("worktree", "remove", "--force", "--force", str(self.path_of(ticket_id)))
+
+    def _keep_head(self, ticket_id: str, admin: Path) -> None:
+        """Give a commit that only the HEAD of a worktree holds a branch."""
+        git, ref = self.clone(), f"refs/heads/{branch_of(ticket_id)}"
+        inside = git.with_environment(GIT_DIR=str(admin), GIT_COMMON_DIR=str(self.clone_path))
+        head, tip = inside.sha("HEAD"), git.sha(ref)
         if head and not (tip and git.is_ancestor(head, tip)):
             safe = ref if tip is None or git.is_ancestor(tip, head) else f"refs/heads/aside/{ticket_id}-{head[:12]}"
             git.run("update-ref", safe, head)
-        git.run("worktree", "remove", "--force", "--force", str(path))
 
     def _make(self, ticket_id: str, base: str | None, base_sha: str | None) -> tuple[str, str]:
         """Add the worktree; return the commit its work is compared with, and a note."""

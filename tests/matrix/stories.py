@@ -228,6 +228,10 @@ UNREACHED: Mapping[Name, str] = {
     Name.SESSION_OUTDATED: "no story changes the rules under a session: test_rules.py does",
     Name.BASE_MERGED: "no story has a base that moves: test_base_moves.py does",
     Name.BASE_CONFLICTED: "likewise",
+    Name.WORKTREE_REMOVED: "no story lasts for days: test_upkeep.py moves the clock",
+    Name.WORKTREE_KEPT: "as `worktree.removed`",
+    Name.TRANSCRIPTS_REMOVED: "as `worktree.removed`",
+    Name.MESSAGES_REMOVED: "as `worktree.removed`",
     Name.BUDGET_SET: "written in the transaction of `ticket.released`, which is a moment",
 }
 """Events that no story reaches, each with the reason."""

@@ -1,0 +1,225 @@
+"""Remove what tickets that are over leave behind, when it is due.
+
+Safe to be killed anywhere: what goes is moved to the trash in the transaction that finds the ticket still over and
+untouched, so that a claim that begins meanwhile meets all of it or nothing, and the trash is emptied by the next.
+
+Knows the home, git and the store; retention.py says what is due. `Upkeep` blocks: call it in a
+thread, as `Daily` does.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+from anyio.to_thread import run_sync
+
+from runner import log, processes, transcript
+from runner.config import Config
+from runner.errors import RunnerError
+from runner.events import Name
+from runner.home import Home
+from runner.retention import Kept, due
+from runner.store import Rx, Store, StoreUnavailable, Tx, sessions, tickets
+from runner.store import log as events
+from runner.store.tickets import Row
+from runner.worktree import (
+    Repository,
+    RepositoryDenied,
+    RepositoryMissing,
+    RepositoryUnreachable,
+    WorktreeLocked,
+    clear,
+)
+from tickets.ticket import State
+
+OVER = frozenset({State.DONE, State.CANCELLED})
+_WHY_CHARS = 300
+_DAY_S = 24 * 3600.0
+
+
+def keep_days(config: Config) -> dict[Kept, float | None]:
+    """Return how long is kept what has a key for it."""
+    keep = config.keep
+    return {
+        Kept.WORKTREE: keep.worktrees_days,
+        Kept.TRANSCRIPTS: keep.transcripts_days,
+        Kept.MESSAGES: keep.messages_days,
+    }
+
+
+def over_here(rx: Rx, home: str) -> list[Row]:
+    """Return the tickets of a home that are over, oldest first."""
+    return [row for row in tickets.all_rows(rx, states=OVER) if row.home in {None, home}]
+
+
+def transcripts_of(home: Home, ticket: str, ids: list[str]) -> list[Path]:
+    """Return all that Claude Code wrote of a ticket's sessions: in its directory, and elsewhere under their ids."""
+    own = transcript.directory(home.claude, home.worktrees / ticket)
+    found = {path for session in ids for path in home.claude.glob(f"projects/*/{session}*")}
+    found |= {path for session in ids for path in home.claude.glob(f"*/{session}*")}
+    elsewhere = sorted(path for path in found if path.parent != own)
+    return [own, *elsewhere] if own.is_dir() else elsewhere
+
+
+@dataclass(frozen=True, slots=True)
+class Upkeep:
+    """What is needed to remove something."""
+
+    config: Config
+    home: Home
+    store: Store
+    repository: Repository
+
+    def run(self, is_stopping: Callable[[], bool] = lambda: False) -> list[str]:
+        """Remove what is due of every ticket that is over, and return what was done, a line each."""
+        done = []
+        self._empty_the_trash()
+        for row in self.store.read(over_here, self.home.name):
+            if is_stopping():
+                break
+            try:
+                done += [f"{row.ticket.id}: {line}" for line in self._tidy(row)]
+            except (RunnerError, OSError) as error:
+                log.warn("upkeep.failed", ticket=row.ticket.id, error=str(error))
+                done.append(f"{row.ticket.id}: left as it is: {error}")
+        return done
+
+    def forget_tmp(self, ticket: str) -> None:
+        """Remove the temporary files of a ticket, if it is over and no process of it lives."""
+        try:
+            row = self.store.read(tickets.get, ticket)
+            if row.ticket.state in OVER and self.home.tmp_of(ticket).exists():
+                self._tmp(row)
+        except (RunnerError, OSError) as error:  # the next look does it
+            log.warn("upkeep.failed", ticket=ticket, error=str(error))
+
+    def _tidy(self, row: Row) -> Iterator[str]:
+        there, now_us = self.store.read(self._there, row)
+        for what in due(there, row.changed_at_us, keep_days=keep_days(self.config), now_us=now_us):
+            remove: Callable[[Row], str | None] = {
+                Kept.TMP: self._tmp,
+                Kept.WORKTREE: self._worktree,
+                Kept.TRANSCRIPTS: self._transcripts,
+                Kept.MESSAGES: self._messages,
+            }[what]
+            if (said := remove(row)) is not None:
+                yield said
+        if not self.home.clone.is_dir() or (self.home.worktrees / row.ticket.id).exists():
+            return
+        self.repository.forget(row.ticket.id)  # what was moved to the trash, also before we were killed
+
+    def _there(self, rx: Rx, row: Row) -> tuple[list[Kept], int]:
+        ticket = row.ticket.id
+        known = {
+            Kept.TMP: self.home.tmp_of(ticket).exists(),
+            Kept.WORKTREE: self.home.clone.is_dir() and os.path.lexists(self.home.worktrees / ticket),
+            Kept.TRANSCRIPTS: bool(transcripts_of(self.home, ticket, _ids(rx, ticket))),
+            Kept.MESSAGES: sessions.was_said(rx, ticket),
+        }
+        return [what for what, is_there in known.items() if is_there], rx.now_us
+
+    def _tmp(self, row: Row) -> str | None:
+        self._away(row, lambda _: [self.home.tmp_of(row.ticket.id)])
+        return None
+
+    def _worktree(self, row: Row) -> str | None:
+        ticket = row.ticket.id
+        try:
+            lost = self.repository.holds(ticket, delivered=self.store.read(events.delivered, ticket))
+        except (RepositoryDenied, RepositoryMissing, RepositoryUnreachable, WorktreeLocked) as error:
+            return f"worktree left until the repository answers: {error}"
+        if lost is not None:
+            return self._put_aside(row, lost)
+        gone = self._away(row, lambda _: [self.home.worktrees / ticket], Name.WORKTREE_REMOVED)
+        return "worktree removed" if gone else None
+
+    def _put_aside(self, row: Row, lost: str) -> str | None:
+        def aside(tx: Tx) -> Path | None:
+            if not self._is_untouched(tx, row):
+                return None
+            place = self.repository.put_aside(row.ticket.id, lost)
+            tx.log(row.ticket.id, Name.WORKTREE_KEPT, where=str(place), why=lost[:_WHY_CHARS])
+            return place
+
+        place = self.store.transact(aside)
+        return None if place is None else f"worktree put aside, since it {lost}: {place}"
+
+    def _transcripts(self, row: Row) -> str | None:
+        def close(tx: Tx) -> list[Path]:
+            last = sessions.last_session(tx, row.ticket.id)
+            if last is not None and last.closed is None:
+                sessions.close_session(tx, last.id, "transcript_removed")
+            return transcripts_of(self.home, row.ticket.id, _ids(tx, row.ticket.id))
+
+        return "transcripts removed" if self._away(row, close, Name.TRANSCRIPTS_REMOVED) else None
+
+    def _messages(self, row: Row) -> str | None:
+        def unsay(tx: Tx) -> int:
+            count = sessions.unsay(tx, row.ticket.id) if self._is_untouched(tx, row) else 0
+            if count:
+                tx.log(row.ticket.id, Name.MESSAGES_REMOVED, count=count)
+            return count
+
+        count = self.store.transact(unsay)
+        return f"{count} messages removed" if count else None
+
+    def _away(self, row: Row, what: Callable[[Tx], list[Path]], name: Name | None = None) -> bool:
+        """Move paths to the trash and log that, if the ticket is still over and has no process; then empty it."""
+
+        def move(tx: Tx) -> bool:
+            if not self._is_untouched(tx, row):
+                return False
+            self.home.trash.mkdir(mode=0o700, exist_ok=True)
+            for path in what(tx):
+                path.rename(self.home.trash / f"{path.parent.name}-{path.name}-{tx.now_us}")
+            if name is not None:
+                tx.log(row.ticket.id, name)
+            return True
+
+        moved = self.store.transact(move)
+        self._empty_the_trash()
+        return moved
+
+    def _is_untouched(self, tx: Tx, row: Row) -> bool:
+        """Return whether the ticket is as it was when it was looked at, and nothing of it runs."""
+        now = tickets.get(tx, row.ticket.id)
+        untouched = now.ticket == row.ticket and now.changed_at_us == row.changed_at_us
+        return untouched and not processes.find(str(self.home.path), row.ticket.id)
+
+    def _empty_the_trash(self) -> None:
+        for left in self.home.trash.glob("*"):
+            clear(left)
+
+
+class Daily:
+    """Upkeep at the start, once a day, and when it is asked for."""
+
+    def __init__(self, upkeep: Upkeep) -> None:
+        self._upkeep, self._asked = upkeep, anyio.Event()
+
+    def ask(self) -> None:
+        """Let it begin now, or once more when it is under way."""
+        self._asked.set()
+
+    async def go_on(self, is_over: Callable[[], bool]) -> None:
+        """Do it until cancelled; `is_over` ends it after the ticket that it is at."""
+        while not is_over():
+            self._asked = anyio.Event()
+            try:
+                await run_sync(self._upkeep.run, is_over)
+            except StoreUnavailable as error:
+                log.warn("upkeep.failed", error=str(error))
+            except Exception:  # noqa: BLE001  it must not end the daemon
+                log.defect("upkeep.failed")
+            with anyio.move_on_after(_DAY_S):
+                await self._asked.wait()
+
+    async def forget_tmp(self, ticket: str) -> None:
+        """Remove the temporary files of a ticket that is over."""
+        await run_sync(self._upkeep.forget_tmp, ticket)
+
+
+def _ids(rx: Rx, ticket: str) -> list[str]:
+    return [session.id for session in sessions.sessions_of(rx, ticket)]
