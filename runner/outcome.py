@@ -204,8 +204,8 @@ def _from_result(end: Ending, result: Result) -> Outcome:
             return Outcome.ASKED
         case _, _, reason if reason in _CONTEXT_FULL:
             return Outcome.SESSION_OVER
-        case "success", True, _:
-            return _from_api_error(end, result.api_error_status)
+        case "success", True, reason if reason != "image_error":  # a resume leaves out the image that was refused
+            return _from_api_error(end, result)
         case "error_max_budget_usd", _, _:
             return Outcome.BUDGET
         case "error_max_turns", _, _:
@@ -216,14 +216,19 @@ def _from_result(end: Ending, result: Result) -> Outcome:
             return Outcome.FAILED if end.confirmed else Outcome.UNEXPLAINED
 
 
-def _from_api_error(end: Ending, status: int | None) -> Outcome:
+def _from_api_error(end: Ending, result: Result) -> Outcome:
+    status = result.api_error_status
     if end.api_error in _AUTHORIZATION or status in {401, 402, 403}:
         return Outcome.UNAUTHORIZED
     if end.api_error in _WEATHER or status in {408, 409, 429} or (status or 0) >= 500:  # noqa: PLR2004  # HTTP: the server's fault
         return Outcome.WEATHER
     if end.api_error == "invalid_request" or status in {400, 413}:  # the CLI refuses some requests itself: no status
         return Outcome.SESSION_OVER
-    if status is None and end.api_error in {None, "unknown"}:  # no answer at all
+    if (result.terminal_reason, status, end.api_error) == (
+        "api_error",
+        None,
+        "unknown",
+    ):  # no answer, or no sense in it
         return Outcome.WEATHER
     return Outcome.FAILED if end.confirmed else Outcome.UNEXPLAINED
 

@@ -22,6 +22,8 @@ from time import monotonic
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import ways
+
 settings.register_profile("here", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("here")  # a deadline is a timed assertion
 
@@ -151,3 +153,8 @@ def _processes_of(place: bytes) -> dict[int, str]:
         if any(entry.startswith(_COOKIE) and place in entry for entry in environ):
             found[int(process.name)] = command
     return found
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how many of the ways in which a run ends are proved how."""
+    terminalreporter.write_line(f"ways in which a run ends: {ways.counts()}")

@@ -5,9 +5,14 @@ from pathlib import Path
 _DOCS = Path(__file__).parent.parent / "docs"
 
 
-def table(document: str, head: str = "") -> dict[str, dict[str, str]]:
+def document(name: str) -> str:
+    """Return what a document says."""
+    return (_DOCS / name).read_text(encoding="utf-8")
+
+
+def table(name: str, head: str = "") -> dict[str, dict[str, str]]:
     """Return a document's first table (of this head): by the first column of a row, its other cells by their heads."""
-    lines = (_DOCS / document).read_text(encoding="utf-8").splitlines()
+    lines = document(name).splitlines()
     first = next(number for number, line in enumerate(lines) if line.startswith(f"| {head}".rstrip()))
     rows = []
     for line in lines[first:]:

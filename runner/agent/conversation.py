@@ -27,6 +27,7 @@ from runner.agent.words import (
     Heard,
     Message,
     Options,
+    RateLimited,
     ToolEnded,
     ToolStarted,
     cli_environment,
@@ -38,7 +39,7 @@ _HEARD_S = 1.0
 _BEAT_S = _LATE_S = 5.0  # so often we look whether we still run, and so much later is not just a loaded machine
 _STDERR_LINES = 30
 _LINE, _DETAIL, _SUMMARY, _TEXT = slice(500), slice(-4000, None), slice(200), slice(64 * 1024)
-"""What is kept of a line of stderr, of an ending's detail, of a tool's input, of a result's text."""
+"""What is kept of a line of stderr, of an ending's detail, of a tool's input or the API's word, of a result's text."""
 
 
 class Interrupted(Exception):
@@ -198,7 +199,16 @@ class _Run:
                 pass
 
     def bounded(self, message: Message) -> Message:
-        return replace(message, error=self.cut(message.error, _TEXT)) if isinstance(message, ToolEnded) else message
+        match message:
+            case ToolEnded():
+                return replace(message, error=self.cut(message.error, _TEXT))
+            case ApiRetried():
+                return replace(message, error=self.cut(message.error, _SUMMARY, line=True))
+            case RateLimited():
+                kind = message.kind and self.cut(message.kind, _SUMMARY, line=True)
+                return replace(message, status=self.cut(message.status, _SUMMARY, line=True), kind=kind)
+            case _:
+                return message
 
     async def tell(self, message: Message) -> None:
         self.told_at = anyio.current_time()

@@ -172,9 +172,8 @@ def understand(frame: Frame, end: Ending, expected_session: str) -> tuple[Ending
             return end, [_retried(data)]
         case RateLimitEvent(rate_limit_info=info):
             at_us = None if info.resets_at is None else round(info.resets_at * 1e6)
-            rejected = info.status == "rejected"
             limited = RateLimited(info.status, info.rate_limit_type, at_us)
-            return replace(end, reset_at_us=at_us) if rejected else end, [limited]
+            return replace(end, reset_at_us=at_us if info.status == "rejected" else None), [limited]
         case AssistantMessage() if frame.model == "<synthetic>" or frame.error is not None:
             return replace(end, api_error=frame.error or end.api_error), []
         case AssistantMessage():

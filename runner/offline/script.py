@@ -46,6 +46,7 @@ class Reply:
         garbage: The same, then send a frame that is not JSON and end.
         times: How often a hung, cut or garbled reply is served to a conversation before the next
             turn (None: always). A whole reply ignores it.
+        stop_reason: Why the model stopped, if for another reason than the content's: "refusal", "max_tokens", ...
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
@@ -60,6 +61,7 @@ class Reply:
     cache_write_tokens: int = 0
     pace_s: float = 0.0
     times: int | None = 1
+    stop_reason: str = ""
 
     def __post_init__(self) -> None:
         if not self.content:

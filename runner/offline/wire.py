@@ -90,4 +90,4 @@ def _usage(reply: Reply, output_tokens: int) -> JsonValue:
 
 
 def _stop_reason(reply: Reply) -> str:
-    return "tool_use" if reply.calls else "end_turn"
+    return reply.stop_reason or ("tool_use" if reply.calls else "end_turn")
