@@ -255,7 +255,9 @@ def _ready(facts: Facts, queue: Queue) -> Why:
         return Why(f"asked to stop ({ticket.stop}): its next claim does that first")
     first = f"{facts.ahead} before it" if facts.ahead else "it is next"
     if queue.running >= queue.slots:
-        return Why(f"all {queue.slots} slots are taken; {first}", "one of the running tickets ends")
+        return Why(
+            f"no slot is free ({queue.running} of {queue.slots} taken); {first}", "one of the running tickets ends"
+        )
     return Why(f"due: {first}" if queue.has_daemon else f"no daemon runs; {first}")
 
 
@@ -272,11 +274,11 @@ def _own_wait(facts: Facts, queue: Queue) -> Why | None:
         because = f"try {ticket.attempts} of {queue.attempts} failed: {ticket.note}"
     else:
         because = ticket.note
-    until_us = ticket.not_before_us
+    until_us, is_for_money = ticket.not_before_us, last is not None and last.payload.get("cause") == Cause.ALLOWANCE
     if until_us >= NEVER_US:
         return Why(f"waits for a person: {because}", "a restart with a higher cap")
     sentence = f"waits until {clock(until_us)}"
-    then = f"`ticket-runner release {ticket.id}` ends the wait"
+    then = "" if is_for_money else f"`ticket-runner release {ticket.id}` ends the wait"
     return Why(f"{sentence}: {because}" if because else sentence, then, until_us)
 
 

@@ -79,7 +79,7 @@ def test_full_slots_are_told_before_a_missing_daemon(shell: Shell, place: Place)
     assert place.claim(elsewhere, home="other:/home")
     assert told(shell, "mine").sentence == "interrupted: it goes on at the next start"
     assert told(shell, "theirs").sentence.startswith("claimed by the daemon of other:/home on host, silent since ")
-    assert told(shell, "next").sentence == "all 1 slots are taken; it is next"
+    assert told(shell, "next").sentence == "no slot is free (1 of 1 taken); it is next"
     place.store.transact(tickets.set_tree, "theirs", 1, home="other:/home", branch="ticket/theirs", base_sha="0" * 40)
     place.store.transact(tickets.apply, "theirs", PutBack(1, Cause.DRAIN))
     assert told(shell, "theirs").sentence == "its worktree is in other:/home: only the daemon of that home works on it"

@@ -21,7 +21,7 @@ from runner.why import (
     not_taken,
     why,
 )
-from tickets.ticket import Cause, Reason, State, Stop, Ticket
+from tickets.ticket import NEVER_US, Cause, Reason, State, Stop, Ticket
 
 SECOND = 1_000_000
 NOW = 1_000 * SECOND
@@ -125,8 +125,12 @@ def test_a_question_with_a_deadline_says_when_its_default_is_taken() -> None:
     [
         (READY, QUEUE, Why("due: it is next")),
         (replace(READY, ahead=3), QUEUE, Why("due: 3 before it")),
-        (READY, FULL, Why("all 2 slots are taken; it is next", "one of the running tickets ends")),
-        (replace(READY, ahead=1), FULL, Why("all 2 slots are taken; 1 before it", "one of the running tickets ends")),
+        (READY, FULL, Why("no slot is free (2 of 2 taken); it is next", "one of the running tickets ends")),
+        (
+            replace(READY, ahead=1),
+            FULL,
+            Why("no slot is free (2 of 2 taken); 1 before it", "one of the running tickets ends"),
+        ),
         (READY, ALONE, Why("no daemon runs; it is next", START)),
         (
             Facts(Ticket("a", not_before_us=LATER), asked_not_before_us=LATER),
@@ -146,7 +150,12 @@ def test_a_question_with_a_deadline_says_when_its_default_is_taken() -> None:
         (
             Facts(waiting("the day's cap is spent"), last=Last(Name.TICKET_PUT_BACK, {"cause": Cause.ALLOWANCE}, NOW)),
             QUEUE,
-            Why(f"waits until {AT_LATER}: the day's cap is spent", ENDS_THE_WAIT, LATER),
+            Why(f"waits until {AT_LATER}: the day's cap is spent", "", LATER),
+        ),
+        (
+            Facts(replace(waiting("the queue's cap is spent"), not_before_us=NEVER_US)),
+            QUEUE,
+            Why("waits for a person: the queue's cap is spent", "a restart with a higher cap"),
         ),
         (Facts(waiting()), ALONE, Why(f"waits until {AT_LATER}", f"{ENDS_THE_WAIT}, and {START}", LATER)),
         (Facts(Ticket("a", stop=Stop.CANCEL)), QUEUE, Why("asked to stop (cancel): its next claim does that first")),
