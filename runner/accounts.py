@@ -10,7 +10,7 @@ from pathlib import Path
 from anyio.to_thread import run_sync
 
 from runner import transcript
-from runner.budget import Cap, Cost, Scarce, is_near, run_cost
+from runner.budget import Cap, Cost, Scarce, Use, is_near, run_cost
 from runner.caps import shortage, uses
 from runner.config import Config
 from runner.days import day_start_us, next_day_us
@@ -68,15 +68,19 @@ def let_go(tx: Tx, home: str, config: Config) -> None:
 
 
 def warn(tx: Tx, run: RunRow, config: Config) -> None:
-    """Log each cap that the end of a run brings near, once; the day's once a day, and any again after it was raised."""
-    day_start = day_start_us(tx.now_us, config.zone)
+    """Log each cap that the end of a run has brought near."""
     for use in uses(tx, run.ticket, config):
-        if not is_near(use):
-            continue
-        whose, since_us = (run.ticket, 0) if use.cap.is_of_ticket else ("", day_start if use.cap is Cap.DAY_USD else 0)
-        limit: dict[str, Value] = {"cap": str(use.cap), f"limit_{use.unit}": use.limit}
-        if not log.is_logged(tx, whose, Name.BUDGET_WARNED, limit, since_us=since_us):
-            tx.log(whose, Name.BUDGET_WARNED, limit, run=run.id, **{f"used_{use.unit}": use.used})
+        if is_near(use):
+            warn_of(tx, use, run, config)
+
+
+def warn_of(tx: Tx, use: Use, run: RunRow, config: Config) -> None:
+    """Log that a cap is near, once; the day's once a day, and any again after it was raised."""
+    whose = run.ticket if use.cap.is_of_ticket else ""
+    since_us = day_start_us(tx.now_us, config.zone) if use.cap is Cap.DAY_USD else 0
+    limit: dict[str, Value] = {"cap": str(use.cap), f"limit_{use.unit}": use.limit}
+    if not log.is_logged(tx, whose, Name.BUDGET_WARNED, limit, since_us=since_us):
+        tx.log(whose, Name.BUDGET_WARNED, limit, run=run.id, **{f"used_{use.unit}": use.used})
 
 
 def bill_of(
@@ -117,8 +121,7 @@ def bill_of(
         priced=None if unpriced else transcript.price(after.usages),
         cut=result is None and (after.cut or asking),
     )
-    put_in = sum(each.input + each.cache_read + each.cache_write_5m + each.cache_write_1h for each in after.usages)
-    tokens = put_in, sum(each.output for each in after.usages)
+    tokens = sum(each.tokens - each.output for each in after.usages), sum(each.output for each in after.usages)
     if not after.usages and result is not None:
         tokens = result.input_tokens, result.output_tokens
     return Bill(cost, len(after.usages), tokens)

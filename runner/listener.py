@@ -4,6 +4,7 @@ What a tool is about to do is committed before it runs. A claim that is lost rai
 here, and that ends the run. So does an agent that goes round in circles.
 """
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from anyio.to_thread import run_sync
@@ -38,10 +39,11 @@ class Loop:
 class Listener:
     """Puts what the agent does into the log, as it does it; a claim that is lost raises and so ends the run."""
 
-    def __init__(self, parts: Parts, row: Row, run: str, plan: Plan, tokens: int | None) -> None:
-        self._parts, self._row, self._run, self._plan = parts, row, run, plan
+    def __init__(
+        self, parts: Parts, row: Row, run: str, plan: Plan, count: Callable[[Used], Awaitable[StoppedBy | None]]
+    ) -> None:
+        self._parts, self._row, self._run, self._plan, self._count = parts, row, run, plan, count
         self._confirmed = self._ending = False
-        self._tokens, self._cap = 0, tokens
         self._calls: dict[str, Call] = {}
         self._summaries: dict[str, str] = {}
         self._failing = Calls()
@@ -67,10 +69,8 @@ class Listener:
                 self._calls |= {call.tool_use_id: call for call in calls}
             case ToolEnded():
                 return self._judge(message)
-            case Used(tokens, calls_tools):
-                self._tokens += tokens
-                if calls_tools and self._cap is not None and self._tokens >= self._cap:
-                    return StoppedBy.TOKENS
+            case Used():
+                return await self._count(message)
             case _:
                 pass
         return None

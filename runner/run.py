@@ -18,12 +18,13 @@ from anyio.to_thread import run_sync
 from runner import agent, transcript
 from runner.accounts import Bill, bill_of, warn
 from runner.agent import Stop, Tool
-from runner.budget import Allowance, Cap, Scarce, allowance
+from runner.budget import Allowance, Cap, Scarce, Use, allowance
 from runner.caps import uses
 from runner.children import launch_variable
 from runner.config import Config
 from runner.events import Name
 from runner.listener import Listener
+from runner.meter import Meter
 from runner.outcome import CLOCKS, RULES, Ending, Outcome, StoppedBy, classify
 from runner.parts import Parts
 from runner.processes import Cookie
@@ -107,9 +108,10 @@ async def _run(parts: Parts, row: Row, tree: Tree, plan: Plan, brief: Brief, sto
     )
     if isinstance(begun, Scarce):
         return begun
-    run, given = begun
+    run, given, used = begun
     prompt = await run_sync(brief.prompt, plan, given.microusd)
-    listener = Listener(parts, row, run.id, plan, given.tokens)
+    meter = Meter(parts.store, parts.config, run, used, tokens=given.tokens)
+    listener = Listener(parts, row, run.id, plan, meter.count)
     ending = await agent.converse(
         _options(parts, row, tree, plan, brief, run, given),
         prompt,
@@ -150,13 +152,14 @@ def _cap_met(ending: Ending, given: Allowance) -> Cap | None:
 
 def _begin(
     tx: Tx, *, row: Row, plan: Plan, kind: Kind, system: str, before: transcript.Reading, config: Config
-) -> tuple[RunRow, Allowance] | Scarce:
+) -> tuple[RunRow, Allowance, list[Use]] | Scarce:
     """Give the run its allowance and write its session and its row, or say which cap forbids it.
 
     In one transaction, so that no two starts are given the same money.
     """
     ticket = row.ticket
-    given = allowance(uses(tx, ticket.id, config))
+    used = uses(tx, ticket.id, config)
+    given = allowance(used)
     if isinstance(given, Scarce):
         return given
     last = sessions.last_session(tx, ticket.id)
@@ -184,7 +187,7 @@ def _begin(
         transcript_bytes=before.size_bytes,
         allowance_microusd=given.microusd,
     )
-    return run, given
+    return run, given, used
 
 
 def _sha(system: str) -> str:

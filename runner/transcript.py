@@ -40,6 +40,11 @@ class Usage:
     cache_write_5m: int = 0
     cache_write_1h: int = 0
 
+    @property
+    def tokens(self) -> int:
+        """All of them."""
+        return self.input + self.output + self.cache_read + self.cache_write_5m + self.cache_write_1h
+
 
 @dataclass(frozen=True, slots=True)
 class Reading:

@@ -9,12 +9,14 @@ from threading import Barrier
 import pytest
 
 from runner import accounts, caps
+from runner.agent import Used
 from runner.budget import RESERVE_MICROUSD, Cap, Cost, CostKind, Scarce
 from runner.config import Config
 from runner.config.values import Surroundings
 from runner.days import next_day_us
 from runner.events import Name
-from runner.outcome import Outcome
+from runner.meter import Meter
+from runner.outcome import Outcome, StoppedBy
 from runner.run import _begin
 from runner.session import Kind, Plan, Transcript
 from runner.store import Store, Tx, runs, tickets
@@ -134,6 +136,33 @@ def test_a_cap_that_is_near_is_told_once_and_again_when_raised(place: Place) -> 
     for _ in range(3):
         end(place, place.run("a", "a-session-1"), high, turns=1)
     assert warnings(place, "a")[2:] == [("limits.ticket_turns", 10, 8)]
+
+
+@pytest.mark.anyio
+async def test_a_cap_that_comes_near_is_told_while_the_run_goes_on(place: Place) -> None:
+    """Money at list price, turns and tokens of a run that goes on count, and its end does not tell of them again."""
+    config = configured(ticket_usd=1.0, ticket_turns=5, ticket_tokens=100_000)
+    place.take("a")
+    place.claim()
+    end(place, place.run("a"), config, 590_000, turns=2, tokens=10_000)
+    run = place.store.read(runs.get_run, place.run("a", "a-session-1"))
+    meter = Meter(place.store, config, run, place.store.read(caps.uses, "a", config), tokens=90_000)
+    seen = []
+    for output, calls_tools in [(10_000, True), (4_000, True), (60_000, True), (8_000, False), (8_000, True)]:
+        assert await meter.count(Used("claude-sonnet-4-5", input=1_000)) is None
+        over = await meter.count(Used(output=output, ends=True, calls_tools=calls_tools))
+        seen.append((over, [str(payload[0]) for payload in warnings(place, "a")]))
+    money, made, spent = "limits.ticket_usd", "limits.ticket_turns", "limits.ticket_tokens"
+    assert seen == [
+        (None, []),
+        (None, [money, made]),
+        (None, [money, made, spent]),
+        (None, [money, made, spent]),
+        (StoppedBy.TOKENS, [money, made, spent]),
+    ]
+    assert warnings(place, "a")[0] == (money, 1_000_000, 590_000 + 216_000)
+    end(place, run.id, config, 216_000, turns=5, tokens=80_000)
+    assert len(warnings(place, "a")) == 3
 
 
 def test_a_day_that_is_near_its_cap_is_told_once_a_day(place: Place) -> None:

@@ -55,8 +55,9 @@ def test_turns_and_tokens_end_a_run_and_its_session_goes_on_when_they_are_raised
     assert len(site.calls) == 5
     assert committed(site, "a")
     assert committed(site, "b")
-    assert Name.BUDGET_WARNED in site.names("a")
-    assert Name.BUDGET_WARNED in site.names("b")
+    for ticket in ("a", "b"):
+        names = site.names(ticket)
+        assert names.index(Name.BUDGET_WARNED) < names.index(Name.RUN_ENDED)
 
     site.configure(limits={"ticket_turns": 30, "ticket_tokens": 90_000})
     site.tell("release", "a")
@@ -68,20 +69,22 @@ def test_turns_and_tokens_end_a_run_and_its_session_goes_on_when_they_are_raised
 
 
 def test_active_time_ends_a_run(site: Site) -> None:
-    """A run is stopped when the active time of its ticket is used, as after a crash, and its work is committed."""
+    """A run is stopped when the active time of its ticket is used, and goes on in its session when that is raised."""
     site.configure(limits={"ticket_active_s": 3.0})
-    site.plays(bash("echo one > one.txt; touch in-tool; sleep 600"), say("Done."))
+    site.plays(bash("echo one > one.txt; sleep 600"), say("Done."))
     site.add("t")
     assert site.works_once() == 4
     shown = site.show("t")
     assert (shown.ticket.state, shown.ticket.reason, shown.kinds) == ("held", "budget", [("first", "budget")])
-    assert "of 3 s used" in shown.why
-    assert committed(site, "t")
-    site.configure(limits={"ticket_active_s": 300.0})
+    assert "of 3 s used; the work so far is committed" in shown.why
+    assert Site.run_git(site.worktree("t"), "status", "--porcelain") == ""
+    site.configure(limits={"ticket_active_s": 3000.0})
+    site.plays(bash("echo one > one.txt"), say("Done."))
     site.tell("release", "t")
     assert site.works_once() == 0
     shown = site.show("t")
-    assert (shown.kinds[1:], len(shown.sessions)) == ([("resumed", "finished")], 1)
+    assert (shown.ticket.state, [run.outcome for run in shown.runs]) == ("done", ["budget", "finished"])
+    assert len(shown.sessions) == 1
 
 
 def test_what_waits_for_money_of_all_goes_on_as_soon_as_there_is_more(site: Site) -> None:

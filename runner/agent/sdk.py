@@ -182,10 +182,11 @@ def understand(frame: Frame, end: Ending, expected_session: str) -> tuple[Ending
             return replace(end, confirmed=True), [Said(frame.message_id or "", text, frame.uuid or "", calls)]
         case UserMessage(content=list(blocks)):
             return end, [_ended(block) for block in blocks if isinstance(block, ToolResultBlock)]
-        case StreamEvent(event={"type": "message_start", "message": {"usage": usage}}):
-            return end, [Used(_put_in(usage))]
+        case StreamEvent(event={"type": "message_start", "message": {"model": str(model), "usage": usage}}):
+            return end, [_put_in(model, usage)]
         case StreamEvent(event={"type": "message_delta", "delta": delta, "usage": usage}):
-            return end, [Used(int(usage.get("output_tokens") or 0), delta.get("stop_reason") == "tool_use")]
+            output, calls_tools = int(usage.get("output_tokens") or 0), delta.get("stop_reason") == "tool_use"
+            return end, [Used(output=output, ends=True, calls_tools=calls_tools)]
         case ResultMessage():
             return _same_session(replace(end, result=_result(vars(frame))), frame.session_id, expected_session), []
         case _:
@@ -257,11 +258,20 @@ def _result(data: Mapping[str, Any]) -> Result:
         turns=int(data.get("num_turns") or 0),
         total_cost_microusd=None if cost is None else round(cost * 1e6),
         text=text,
-        input_tokens=_put_in(usage),
+        input_tokens=sum(
+            int(usage.get(key) or 0)
+            for key in ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+        ),
         output_tokens=int(usage.get("output_tokens") or 0),
     )
 
 
-def _put_in(usage: Mapping[str, Any]) -> int:
-    names = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
-    return sum(int(usage.get(name) or 0) for name in names)
+def _put_in(model: str, usage: Mapping[str, Any]) -> Used:
+    hour = int((usage.get("cache_creation") or {}).get("ephemeral_1h_input_tokens") or 0)
+    return Used(
+        model,
+        input=int(usage.get("input_tokens") or 0),
+        cache_read=int(usage.get("cache_read_input_tokens") or 0),
+        cache_write_5m=int(usage.get("cache_creation_input_tokens") or 0) - hour,
+        cache_write_1h=hour,
+    )

@@ -123,11 +123,18 @@ class ToolEnded:
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """Tokens: of a request, those from and to the cache too, as its response begins; of the response as it ends."""
+    """Tokens, as the API counts them: of a request as its response begins, of the response as it ends."""
 
-    tokens: int
+    model: str = ""
+    input: int = 0
+    cache_read: int = 0
+    cache_write_5m: int = 0
+    cache_write_1h: int = 0
+    output: int = 0
+    ends: bool = False
+    """The response is whole."""
     calls_tools: bool = False
-    """The response is whole, and the run goes on with what its tools say."""
+    """The run goes on with what its tools say."""
 
 
 @dataclass(frozen=True, slots=True)
