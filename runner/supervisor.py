@@ -192,11 +192,15 @@ class Supervisor:
         return len(self.stops) >= self.parts.config.concurrency
 
     async def _why_closed(self) -> Closed | None:
-        """Look at all that can keep tickets from starting; what no event says is logged once."""
+        """Look at all that can keep tickets from starting; what no event says is logged once.
+
+        What a daemon of another home claimed and left is put back, so that it can start here.
+        """
         config = self.parts.config
         shortage = await run_sync(machine.short, config)
 
         def of_now(tx: Tx) -> Closed | None:
+            _orphan_all(tx, self.parts.home.name, self.epoch)
             return why_closed(queue.paused(tx), config.hours, shortage, now_us=tx.now_us)
 
         closed = await self.parts.store.write(of_now)

@@ -236,3 +236,21 @@ async def test_nothing_starts_outside_the_hours_or_without_room(
         assert said == [reason, reason], "once by each daemon"
         assert known(here) == {"a": State.READY}
         assert here.store.read(tickets.get, "a").ticket.token == 0
+
+
+@pytest.mark.anyio
+async def test_what_another_daemon_claimed_and_left_is_put_back_while_this_one_runs(here: Place) -> None:
+    """A ticket without a worktree, claimed by a daemon that falls silent, is ready again when its lease has ended."""
+    here.store.transact(tickets.take_in, "folder", Spec("a", "Do it."))
+    other = here.store.transact(queue.begin_epoch, "elsewhere", "elsewhere:/home", 1)
+    assert here.store.transact(tickets.claim_next, epoch=other, home="elsewhere:/home", lease_s=3600)
+    pause(here)
+    loop = supervisor(here, once=False)
+    async with anyio.create_task_group() as group:
+        group.start_soon(loop.serve)
+        await until(lambda: loop.closed)
+        assert known(here) == {"a": State.RUNNING}
+        here.store.transact(tickets.renew, "a", 1, -1)
+        await until(lambda: known(here) == {"a": State.READY})
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert here.store.read(tickets.get, "a").ticket.crashes == 1
