@@ -90,6 +90,7 @@ def look(config: Config, store: Store, *, daemon: bool) -> list[Finding]:
         _trees(local_copies(config), home, tables, here),
         _sessions(home, tables, here),
         _orphaned_transcripts(home, tables),
+        _orphaned_tmp(home, tables),
         _processes(home, tables.rows, daemon=daemon),
         () if daemon else _runs(home, tables, here),
         _money(home, tables, here),
@@ -214,6 +215,14 @@ def _orphaned_transcripts(home: Home, tables: Tables) -> Iterator[Finding]:
         else:
             what = f"session {path.stem} is on disk and in no table"
             yield Finding(ticket, what, "the next claim resumes or passes over it", differs=False)
+
+
+def _orphaned_tmp(home: Home, tables: Tables) -> Iterator[Finding]:
+    """Name temporary files that no ticket has; those of a ticket that is over go at the next upkeep."""
+    known = {home.tmp_of(ticket) for ticket in tables.rows}
+    for path in sorted(home.tmp.glob(home.tmp_pattern)):
+        if path not in known:
+            yield Finding("", f"temporary files of no ticket are at {path}", "remove them", differs=False)
 
 
 def _processes(home: Home, rows: dict[str, Row], *, daemon: bool) -> Iterator[Finding]:

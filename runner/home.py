@@ -113,6 +113,11 @@ class Home:
         """What is being removed."""
         return self.path / "trash"
 
+    @property
+    def tmp_pattern(self) -> str:
+        """What the names in `tmp` look like that `tmp_of` makes."""
+        return "[0-9a-f]" * _TMP_NAME
+
     def tmp_of(self, ticket: str) -> Path:
         """Where a ticket's own such files are; short, since the address of a socket in it has 107 bytes."""
         return self.tmp / hashlib.sha256(ticket.encode()).hexdigest()[:_TMP_NAME]

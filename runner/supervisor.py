@@ -22,6 +22,7 @@ from runner.accounts import account, let_go
 from runner.admission import HOURS, MACHINE, Closed, why_closed
 from runner.agent import Stop
 from runner.commands import Command, Verb
+from runner.disk import OVER
 from runner.effects import STORE_RETRY_S, Ledger
 from runner.errors import ConfigError, Exit
 from runner.mirror import Mirror
@@ -32,7 +33,7 @@ from runner.reports import Told
 from runner.signals import Ladder
 from runner.store import StoreUnavailable, Tx, questions, queue, tickets
 from runner.store.tickets import Row
-from runner.upkeep import OVER, Daily, Upkeep
+from runner.upkeep import Daily, Upkeep
 from runner.worktree import BaseMissing, RepositoryDenied, RepositoryUnreachable
 from tickets.source import Refused, Source
 from tickets.ticket import State

@@ -15,8 +15,9 @@ from pathlib import Path
 import anyio
 from anyio.to_thread import run_sync
 
-from runner import log, processes, transcript
+from runner import log, processes
 from runner.config import Config
+from runner.disk import OVER, keep_days, transcripts_of
 from runner.errors import RunnerError
 from runner.events import Name
 from runner.home import Home
@@ -32,35 +33,14 @@ from runner.worktree import (
     WorktreeLocked,
     clear,
 )
-from tickets.ticket import State
 
-OVER = frozenset({State.DONE, State.CANCELLED})
 _WHY_CHARS = 300
 _DAY_S = 24 * 3600.0
-
-
-def keep_days(config: Config) -> dict[Kept, float | None]:
-    """Return how long is kept what has a key for it."""
-    keep = config.keep
-    return {
-        Kept.WORKTREE: keep.worktrees_days,
-        Kept.TRANSCRIPTS: keep.transcripts_days,
-        Kept.MESSAGES: keep.messages_days,
-    }
 
 
 def over_here(rx: Rx, home: str) -> list[Row]:
     """Return the tickets of a home that are over, oldest first."""
     return [row for row in tickets.all_rows(rx, states=OVER) if row.home in {None, home}]
-
-
-def transcripts_of(home: Home, ticket: str, ids: list[str]) -> list[Path]:
-    """Return all that Claude Code wrote of a ticket's sessions: in its directory, and elsewhere under their ids."""
-    own = transcript.directory(home.claude, home.worktrees / ticket)
-    found = {path for session in ids for path in home.claude.glob(f"projects/*/{session}*")}
-    found |= {path for session in ids for path in home.claude.glob(f"*/{session}*")}
-    elsewhere = sorted(path for path in found if path.parent != own)
-    return [own, *elsewhere] if own.is_dir() else elsewhere
 
 
 @dataclass(frozen=True, slots=True)

@@ -316,3 +316,14 @@ def test_looking_needs_no_sdk() -> None:
     program = "import sys, runner.fsck, runner.repair; print('claude_agent_sdk' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_temporary_files_of_no_ticket_are_noted(here: Place) -> None:
+    """A directory that no ticket has for its temporary files is named; that of a known one is not, nor another's."""
+    here.home.make_tmp("t")
+    (here.home.tmp / "of-an-effect").mkdir()
+    lost = here.home.make_tmp("lost")
+    notes = [found for found in look(here.config, here.store, daemon=False) if not found.differs]
+    assert [found.what for found in notes if "temporary" in found.what] == [
+        f"temporary files of no ticket are at {lost}"
+    ]

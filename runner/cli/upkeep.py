@@ -1,5 +1,8 @@
-"""Keep a home: fsck, backup, restore."""
+"""Keep a home: disk, fsck, backup, restore."""
 
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,12 +13,18 @@ from runner.cli.common import (
     JsonOption,
     app,
     load,
+    nothing_is_fine,
     reading,
 )
 from runner.errors import Exit
 
 if TYPE_CHECKING:
     from runner.config import Config
+    from runner.disk import Left, Usage
+    from runner.store.tickets import Row
+
+_SHOWN = 10
+"""Tickets."""
 
 
 @app.command()
@@ -67,6 +76,87 @@ def restore(
 
     for line in of.restore(load(config), file, to):
         typer.echo(render.harmless(line))
+
+
+@app.command()
+def disk(
+    *,
+    clean: Annotated[bool, typer.Option("--clean", help="Remove now what is due.")] = False,
+    as_json: JsonOption = False,
+    config: ConfigOption = None,
+) -> None:
+    """Show what the state directory holds, and what of it is removed when; a daemon may run."""
+    from runner import disk as of
+    from runner import render
+    from runner.home import Home
+
+    loaded = load(config)
+    if clean:
+        for line in _clean(loaded):
+            typer.echo(render.harmless(line), err=as_json)
+    now_us = time.time_ns() // 1000
+    rows: list[tuple[Row, list[str]]] = []
+    with nothing_is_fine(), reading(loaded) as store:
+        now_us, rows = store.read(of.rows_here, Home.of(loaded).name)
+    view = of.usage(loaded, now_us, rows)
+    if as_json:
+        typer.echo(render.to_json(view))
+        return
+    for line in _lines(view):
+        typer.echo(render.harmless(line))
+
+
+def _clean(config: "Config") -> Iterator[str]:
+    """Let the daemon remove what is due, or do it here."""
+    from runner import control
+    from runner.commands import Command, Verb
+    from runner.home import Home
+    from runner.parts import local_copies
+    from runner.store import Store
+    from runner.upkeep import Upkeep
+
+    home = Home.of(config)
+    try:
+        yield control.send(home, Command(Verb.CLEAN))
+        return
+    except control.NobodyListens:
+        pass
+    with reading(config), home.lock():  # nothing is made where nothing was
+        store = Store.open(config.database_url)
+        try:
+            yield from Upkeep(config, home, store, local_copies(config)).run() or ["nothing is due"]
+        finally:
+            store.close()
+
+
+def _lines(view: "Usage") -> Iterator[str]:
+    from runner.machine import shown
+
+    yield view.path
+    for part in view.parts:
+        yield f"  {part.name:<18}{shown(part.size_bytes):>12}"
+    if view.other:
+        yield f"  and also: {', '.join(view.other)}"
+    if view.tickets:
+        yield f"the largest of {len(view.tickets)} tickets"
+    for left in view.tickets[:_SHOWN]:
+        sizes = (f"{what} {shown(size)}{_when(left, what, view.now_us)}" for what, size in left.size_bytes.items())
+        yield f"  {left.ticket}, {left.state}: {', '.join(sizes)}"
+    for line in view.aside:
+        yield f"put aside: {line}"
+    free = "not known" if view.free_bytes is None else shown(view.free_bytes)
+    yield f"free on this disk: {free}; no ticket starts below {shown(view.min_free_bytes)}"
+    if view.shortage is not None:
+        yield view.shortage
+
+
+def _when(left: "Left", what: str, now_us: int) -> str:
+    if what not in left.removed_us:
+        return ""
+    time_us = left.removed_us[what]
+    if time_us is None:
+        return " (kept)"
+    return " (due)" if time_us <= now_us else f" (until {datetime.fromtimestamp(time_us / 1e6, UTC):%Y-%m-%d})"
 
 
 def _repair(config: "Config", *, quiet: bool) -> None:

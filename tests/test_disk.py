@@ -1,0 +1,146 @@
+"""`disk`: what the home holds, told without harm, and what is due removed on demand."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from runner import disk
+from runner.disk import Usage, size
+from runner.events import Name
+from runner.retention import Kept
+from runner.store import tickets
+from tests.daemons import Site
+from tests.homes import Place, opened
+from tests.shell import Shell
+from tickets.ticket import Finished, Held, Reason
+
+DAY_US = 24 * 3600 * 1_000_000
+MIB = 1 << 20
+PROGRAM = Path(sys.executable).with_name("ticket-runner")
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Place]:
+    """A home with a done and a held ticket, and 1 MiB in the worktree of each."""
+    for place in opened(tmp_path):
+        for ticket, fact in (("done", Finished(1)), ("held", Held(1, Reason.OPERATOR))):
+            (place.claim(ticket) / "large").write_bytes(b"x" * MIB)
+            place.end(place.converse(ticket, {"type": "user"}), 1)
+            place.store.transact(tickets.apply, ticket, fact)
+        yield place
+
+
+def look(here: Place) -> Usage:
+    """Return what there is."""
+    return disk.usage(here.config, *here.store.read(disk.rows_here, here.home.name))
+
+
+def test_all_of_the_home_is_told(here: Place) -> None:
+    """The parts add up to what the directory takes, each ticket has its own, and its end in time."""
+    (here.home.path / "unknown.tar").write_bytes(b"x" * 4096)
+    view = look(here)
+    parts = {part.name: part.size_bytes for part in view.parts}
+    assert parts["worktrees"] >= 2 * MIB
+    assert abs(sum(parts.values()) + 4096 - size(here.home.path)) < 64 * 1024
+    assert view.other == ["unknown.tar"]
+    lefts = {left.ticket: left for left in view.tickets}
+    assert lefts.keys() == {"done", "held"}
+    assert lefts["done"].size_bytes.keys() == {Kept.WORKTREE, Kept.TRANSCRIPTS}
+    assert lefts["done"].size_bytes[Kept.WORKTREE] >= MIB
+    since_us = here.store.read(tickets.get, "done").changed_at_us
+    assert lefts["done"].removed_us == {"worktree": since_us + 7 * DAY_US, "transcripts": since_us + 30 * DAY_US}
+    assert lefts["held"].removed_us == {}
+    assert view.free_bytes is not None
+
+
+def test_links_pipes_and_many_names(tmp_path: Path) -> None:
+    """A symlink counts as itself, a pipe is not opened, a file with two names counts once, what is gone as nothing."""
+    outside, place = tmp_path / "outside", tmp_path / "place"
+    place.mkdir()
+    outside.write_bytes(b"x" * MIB)
+    before = size(place)
+    (place / "link").symlink_to(outside)
+    (place / "up").symlink_to(tmp_path)
+    os.mkfifo(place / "pipe")
+    assert size(place) < before + 64 * 1024
+    (place / "one").write_bytes(b"x" * MIB)
+    (place / "two").hardlink_to(place / "one")
+    assert MIB <= size(place) - before < MIB + 64 * 1024
+    assert size(tmp_path / "nowhere") == 0
+
+
+def told(here: Place, *words: str, code: int = 0) -> str:
+    """Run the command on a home whose worktrees go at once, and return what it says."""
+    file = here.root / "ticket-runner.toml"
+    keep = '[keep]\nworktrees_days = 0\ntranscripts_days = "forever"'
+    file.write_text(f'repository = "repo"\nstate_directory = "state"\n{keep}\n')
+    command = [str(PROGRAM), "disk", *words, "--config", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=50)
+    assert done.returncode == code, done.stderr
+    return done.stdout + done.stderr
+
+
+def test_the_command_tells_it_and_removes_what_is_due(here: Place) -> None:
+    """With the daemon down `disk` tells what is large and when it goes, and `--clean` removes it, work put aside."""
+    precious = here.home.worktrees / "done/precious\x1b[31m.txt"
+    precious.touch()
+    said = told(here)
+    assert re.search(r"^  worktrees +2\.\d MiB$", said, re.MULTILINE)
+    assert re.search(r"^  done, done: worktree 1\.\d MiB \(due\), transcripts [\d.]+ KiB \(kept\)$", said, re.MULTILINE)
+    assert re.search(r"^  held, held: worktree 1\.\d MiB, transcripts [\d.]+ KiB$", said, re.MULTILINE)
+    assert "no ticket starts below 1.0 GiB" in said
+    said = told(here, "--clean")
+    assert "done: worktree put aside, since it holds uncommitted work: " in said
+    assert f"put aside: {here.home.aside}/done-1: The worktree of ticket done, which is over." in said
+    assert "\x1b" not in said
+    assert "nothing is due" in told(here, "--clean")
+    view = json.loads(told(here, "--json"))
+    assert [left["ticket"] for left in view["tickets"]] == ["held", "done"]
+    assert view["aside"][0].startswith(f"{here.home.aside}/done-1: ")
+
+
+def test_another_holder_of_the_home_is_left_alone(here: Place) -> None:
+    """What holds the home and answers nobody is not worked beside: nothing is removed."""
+    with here.home.lock():
+        assert f"held by process {os.getpid()}" in told(here, "--clean", code=75)
+    assert (here.home.worktrees / "done").exists()
+
+
+def test_nothing_has_run_yet(tmp_path: Path) -> None:
+    """Before any start there is little to tell, and it is told."""
+    said = Shell(tmp_path)("disk")
+    assert said.code == 0
+    assert "free on this disk" in said.out
+
+
+def test_looking_needs_neither_the_sdk_nor_git(tmp_path: Path) -> None:
+    """The command imports nothing that takes long."""
+    shell = Shell(tmp_path)
+    script = "import sys; from runner.cli import main\ntry: main()\nexcept SystemExit: pass\n"
+    script += "print(sorted({'claude_agent_sdk', 'git', 'runner.worktree'} & sys.modules.keys()))"
+    command = [sys.executable, "-c", script, "disk", "--config", str(shell.file)]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.timeout(120)  # a daemon's start
+def test_a_daemon_removes_at_its_start_and_when_it_is_told(tmp_path: Path) -> None:
+    """A daemon looks when it starts, and once more for `--clean`, while it goes on with its queue."""
+    with Site.at(tmp_path, keep={"worktrees_days": 0}) as site:
+        with closing(Place(tmp_path).store) as store:
+            here = Place(tmp_path)
+            here.claim("done")
+            store.transact(tickets.apply, "done", Finished(1))
+            here.store.close()
+        site.start()
+        site.wait_for(Name.WORKTREE_REMOVED, "done")
+        own = site.home.make_tmp("done")
+        assert "the daemon removes what is due" in site.tell("disk", "--clean")
+        site.wait(lambda: not own.exists(), "the temporary files to go")
+        assert not (site.home.worktrees / "done").exists()
