@@ -6,7 +6,7 @@ and no control character reaches the terminal.
 
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 
@@ -25,6 +25,7 @@ from runner.store.log import Entry
 from runner.store.overview import Line, Sums
 from runner.store.questions import Question
 from runner.store.runs import RunRow
+from runner.table import aligned, plain
 from runner.why import Why, clock, lasted
 from tickets.ticket import State
 
@@ -32,20 +33,9 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u2
 _COLOURS = {State.RUNNING: "cyan", State.HELD: "yellow", State.DONE: "green", State.CANCELLED: "dim"}
 
 _COLUMNS = ("ticket", "state", "why", "session", "gen", "runs", "turns", "cost", "effects", "branch", "age")
-_WHY = _COLUMNS.index("why")
-_GIVEN_UP = ("session", "branch", "gen", "turns", "effects", "runs", "age")
-"""The columns that a narrow terminal does without, in this order."""
-_LEAST_ROOM = 36
-"""For the reason."""
-_LONG_ID = 24
-"""On a narrow terminal a longer id has a line of its own."""
-_KEY_CHARS = 40
+_LEFT_OUT = ("session", "branch", "gen", "turns", "effects", "runs", "age")
 _EXPLAINED_EVENTS = 8
 _NAMED = 10  # files that wait
-_NARROW = 120
-"""Columns of a terminal below which less is shown of runs and effects."""
-_GAP = "  "
-_NONE = Text("")
 
 
 def to_json(value: object) -> str:
@@ -55,8 +45,8 @@ def to_json(value: object) -> str:
 
 def overview(view: Overview, console: Console) -> None:
     """Print one row per ticket, and what concerns them all."""
-    heads = [Text(name, style="bold") for name in _COLUMNS]
-    console.print(_aligned([heads, *(_cells(line, view) for line in view.lines)], console), soft_wrap=True, end="")
+    rows = [_cells(line, view) for line in view.lines]
+    console.print(aligned(_COLUMNS, rows, console, fold="why", leave_out=_LEFT_OUT), soft_wrap=True, end="")
     if not view.lines:
         console.print("no tickets")
     total = sum(line.sums.cost_microusd for line in view.lines)
@@ -162,7 +152,7 @@ def _behind(view: Explanation, known: Details) -> dict[str, str]:
 
 def effects(rows: Iterable[EffectRow], console: Console) -> None:
     """Print one row per effect."""
-    table = _table(("key", "kind", "state", "tries", "outcome"), console, leave_out={"kind", "tries"})
+    table = plain(("key", "kind", "state", "tries", "outcome"), console, leave_out={"kind", "tries"})
     for row in rows:
         asked = ", ".join(f"{name}={value}" for name, value in row.payload.items())  # what a person says yes or no to
         said = asked if row.waits_for_approval else (row.outcome or "").partition("\n")[0]
@@ -195,43 +185,6 @@ def harmless(text: str) -> str:
 def dollars(microusd: int, *, estimated: bool = False, cut: bool = False) -> str:
     """Return an amount; `~` when it is estimated, `+` when a response that was cut off is in no total."""
     return f"{'~' if estimated else ''}${microusd / 1e6:.4f}{'+' if cut else ''}"
-
-
-def _aligned(rows: Sequence[Sequence[Text]], console: Console) -> Text:
-    """Return rows under each other; on a terminal within its width, the reason folded into the room that is left.
-
-    rich's own table takes half a second for a thousand rows.
-    """
-    widths = [max(cell.cell_len for cell in column) for column in zip(*rows, strict=True)]
-    kept = _fit(widths, console.width) if console.is_terminal else [*range(len(widths))]
-    lines = []
-    for row in rows:
-        if row[0].cell_len > widths[0]:  # an id is never cut: it is what the commands take
-            lines.append(row[0])
-        first = _NONE if row[0].cell_len > widths[0] else row[0]
-        folded = [row[_WHY]] if row[_WHY].cell_len <= widths[_WHY] else row[_WHY].wrap(console, widths[_WHY])
-        for number, part in enumerate(folded):
-            whole = [first, *row[1:]] if number == 0 else [_NONE] * len(row)
-            whole[_WHY] = part
-            padded = [Text.assemble(whole[column], " " * (widths[column] - whole[column].cell_len)) for column in kept]
-            lines.append(Text(_GAP).join(padded))
-            lines[-1].rstrip()
-    return Text("\n").join([*lines, _NONE])
-
-
-def _fit(widths: list[int], width: int) -> list[int]:
-    """Return the columns that a terminal has room for, and make `widths` those in which they fit."""
-    wanted = min(widths[_WHY], _LEAST_ROOM)
-    kept = [*range(len(widths))]
-    for name in (None, *_GIVEN_UP):
-        kept = [column for column in kept if _COLUMNS[column] != name]
-        if width - sum(widths[column] + len(_GAP) for column in kept if column != _WHY) >= wanted:
-            break
-    else:
-        widths[0] = min(widths[0], _LONG_ID)
-    room = width - sum(widths[column] + len(_GAP) for column in kept if column != _WHY)
-    widths[_WHY] = min(widths[_WHY], max(room, _LONG_ID))
-    return kept
 
 
 def _cells(line: Line, view: Overview) -> tuple[Text, ...]:
@@ -279,7 +232,7 @@ def _counted(sums: Sums) -> str:
 
 def _runs(runs: Iterable[RunRow], console: Console) -> Table:
     names = ("run", "kind", "session", "started", "outcome", "turns", "cost", "given", "carried", "cli")
-    table = _table(names, console, leave_out={"session", "given", "carried", "cli"})
+    table = plain(names, console, leave_out={"session", "given", "carried", "cli"})
     for run in runs:
         cost = run.cost or Cost(0, CostKind.UNKNOWN)
         estimated = cost.kind is not CostKind.MEASURED
@@ -296,17 +249,6 @@ def _runs(runs: Iterable[RunRow], console: Console) -> Table:
             "cli": run.cli_version or "",
         }
         table.add_row(*(shown(cells[str(column.header)]) for column in table.columns))
-    return table
-
-
-def _table(names: Iterable[str], console: Console, *, leave_out: Collection[str]) -> Table:
-    """Return a table without rows; a narrow terminal does without the columns of `leave_out`."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in names:
-        if console.width >= _NARROW or name not in leave_out:
-            table.add_column(
-                name, overflow="fold", no_wrap=name == "key", min_width=_KEY_CHARS if name == "key" else None
-            )
     return table
 
 
