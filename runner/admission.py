@@ -19,6 +19,7 @@ HOURS = "hours"
 MACHINE = "machine"
 
 _US = 1_000_000
+_FARTHEST_RESET_US = 31 * 86_400 * _US  # limits end within a month; what says another thing is tried then
 _SPREAD = 0.5
 """Of a wait, at most, is added to it at random, so that daemons that share an account do not come back as one."""
 
@@ -100,6 +101,8 @@ def after_weather(
         chance: From 0 up to 1, at random.
         waits: How long a pause is.
     """
+    if reset_at_us is not None:
+        reset_at_us = min(reset_at_us, now_us + _FARTHEST_RESET_US)
 
     def until_us(number: int, since_us: int) -> int:
         wait_us = weather_delay_s(number, waits) * _US

@@ -80,6 +80,7 @@ def test_of_several_reasons_the_longest_is_said(
         (None, -5, (1, 30)),
         (None, 5, (1, 30)),
         (None, 3600, (1, 3600)),
+        (None, 32 * 86_400, (1, 31 * 86_400)),
         (BY_HAND, None, None),
         (BY_HAND, 3600, None),
         (WAITS, None, None),

@@ -323,12 +323,14 @@ async def test_words_of_the_api_are_kept_without_secrets_and_bounded(bench: Benc
     retry = {"type": "system", "subtype": "api_retry", "error": "x " * 97 + "sk-0123456789", "attempt": 1}
     info = {"status": "rejected", "rateLimitType": "sk-0123456789" * 100}
     limit = {"type": "rate_limit_event", "rate_limit_info": info, "uuid": "u", "session_id": "s"}
-    options = bench.options(real_cli=bench.speaker(retry, limit))
+    unheard_of = limit | {"rate_limit_info": {"status": "rejected", "resetsAt": 99_999_999_999_999}}
+    options = bench.options(real_cli=bench.speaker(retry, limit, unheard_of))
     await bench.run(replace(options, redact=Redactor.of(["sk-0123456789"]).text))
-    (heard,), (limited,) = bench.heard(ApiRetried), bench.heard(RateLimited)
+    (heard,), (limited, odd) = bench.heard(ApiRetried), bench.heard(RateLimited)
     assert heard.error == "x " * 97 + MARK[:6]
     assert limited.kind is not None
     assert (len(limited.kind), limited.kind.startswith(MARK)) == (200, True)
+    assert (odd.kind, odd.reset_at_us) == (None, None), "a time that is in no calendar"
 
 
 @proof

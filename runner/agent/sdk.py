@@ -60,6 +60,7 @@ for _name in ("claude_agent_sdk", "mcp"):  # they log parts of frames, and a fra
     logging.getLogger(_name).propagate = False
 
 _FRAME_BYTES = 64 * 1024 * 1024  # a longer frame ends the run; the SDK's 1 MiB is less than one tool's output
+_YEAR_9999_S = 253_370_764_800  # Claude Code passes on whatever number a header holds
 _HOOK_S = 60.0  # the CLI's default, said aloud: a tool waits so long for `before_tool` and is then blocked
 _EDITORS = frozenset({"Edit", "MultiEdit", "NotebookEdit", "Write"})
 _TELLING = ("command", "file_path", "notebook_path", "path", "pattern", "url", "query", "description")
@@ -171,7 +172,8 @@ def understand(frame: Frame, end: Ending, expected_session: str) -> tuple[Ending
         case SystemMessage(subtype="api_retry", data=data):
             return end, [_retried(data)]
         case RateLimitEvent(rate_limit_info=info):
-            at_us = None if info.resets_at is None else round(info.resets_at * 1e6)
+            at_s = info.resets_at if info.resets_at is not None and info.resets_at < _YEAR_9999_S else None
+            at_us = None if at_s is None else round(at_s * 1e6)
             limited = RateLimited(info.status, info.rate_limit_type, at_us)
             return replace(end, reset_at_us=at_us if info.status == "rejected" else None), [limited]
         case AssistantMessage() if frame.model == "<synthetic>" or frame.error is not None:
