@@ -148,7 +148,7 @@ async def test_a_cap_that_comes_near_is_told_while_the_run_goes_on(place: Place)
     run = place.store.read(runs.get_run, place.run("a", "a-session-1"))
     meter = Meter(place.store, config, run, place.store.read(caps.uses, "a", config), tokens=90_000)
     seen = []
-    for output, calls_tools in [(10_000, True), (4_000, True), (60_000, True), (8_000, False), (8_000, True)]:
+    for output, calls_tools in [(10_000, True), (4_000, True), (60_000, True), (12_000, False), (1, True)]:
         assert await meter.count(Used("claude-sonnet-4-5", input=1_000)) is None
         over = await meter.count(Used(output=output, ends=True, calls_tools=calls_tools))
         seen.append((over, [str(payload[0]) for payload in warnings(place, "a")]))

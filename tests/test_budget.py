@@ -88,6 +88,7 @@ RICH = money(5 * DOLLAR)
         ([RICH, turns(40, 40)], (Cap.TICKET_TURNS, False)),
         ([RICH, turns(40, 41), day(0)], (Cap.TICKET_TURNS, False)),
         ([money(0), turns(40, 41)], (Cap.TICKET_USD, False)),
+        ([day(0), RICH, turns(40, 41)], (Cap.TICKET_TURNS, False)),
         ([RICH, tokens(1_000, 1_000)], (Cap.TICKET_TOKENS, False)),
         ([RICH, active(60, 59)], (4_950_000, Cap.TICKET_USD)),
         ([RICH, active(60, 59.5)], (Cap.TICKET_ACTIVE_S, False)),
