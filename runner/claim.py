@@ -162,7 +162,9 @@ class _Claim:
 
     async def _failed(self, tree: Tree) -> FailedLine | Conflict | None:
         """Return what keeps the work from delivery."""
-        if self._merges and (conflict := await conflict_left(self._parts, self._row)) is not None:
+        with self._stop.interrupts():
+            conflict = await conflict_left(self._parts, self._row) if self._merges else None
+        if conflict is not None:
             return conflict
         return await self._lines(CHECK, self._verify, tree, limit_s=self._config.limits.verify_s)
 

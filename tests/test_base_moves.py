@@ -129,11 +129,6 @@ def half_a_merge(work: Work, base: str) -> None:
     (work.tree / "theirs.txt").write_text("thei")
 
 
-def no_merge_yet(work: Work, base: str) -> None:
-    """Leave what a kill leaves before git has done anything."""
-    del work, base
-
-
 def merged_and_not_committed(work: Work, base: str) -> None:
     """Leave what a kill leaves before git writes the commit."""
     git(work.tree, "merge", "--quiet", "--no-commit", base)
@@ -147,7 +142,7 @@ def committed_and_not_cleaned(work: Work, base: str) -> None:
     (admin / "MERGE_MODE").write_text("no-ff")
 
 
-@pytest.mark.parametrize("left", [no_merge_yet, half_a_merge, merged_and_not_committed, committed_and_not_cleaned])
+@pytest.mark.parametrize("left", [half_a_merge, merged_and_not_committed, committed_and_not_cleaned])
 def test_a_merge_that_was_killed_is_made_once(work: Work, left: object) -> None:
     """Wherever a merge was cut off, the next claim delivers one merge, the agent's work, and nothing half done."""
     assert callable(left)

@@ -1,21 +1,20 @@
 """What an agent is told of the answers that its ticket was given, by a person or by a deadline."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from runner.events import Name
-from runner.store import questions, sessions, sqlite_url, tickets
+from runner.store import questions, sessions, tickets
 from runner.store.questions import Question
 from tests.stores import HOME, SECOND, Place
 from tickets.ticket import Cancelled, Held, Reason, Retried, State
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
+def place(database: str) -> Iterator[Place]:
     """Return an open database with one daemon and a claimed ticket."""
-    place = Place(sqlite_url(tmp_path / "tickets.db"))
+    place = Place(database)
     place.take("a")
     place.claim()
     yield place

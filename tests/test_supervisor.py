@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -22,14 +23,14 @@ from runner.mirror import Mirror
 from runner.parts import Parts
 from runner.redact import Redactor
 from runner.reports import Told
-from runner.store import Rx, StoreUnavailable, queue, runs, tickets
+from runner.store import Rx, StoreUnavailable, questions, queue, runs, tickets
 from runner.store import log as events
 from runner.supervisor import Supervisor
 from tests.homes import Place
 from tests.shell import read_back, text_stream
 from tickets.folder import Folder
 from tickets.source import Refused
-from tickets.ticket import Cancelled, Spec, State
+from tickets.ticket import Cancelled, Held, Reason, Spec, State
 
 
 @pytest.fixture
@@ -254,3 +255,19 @@ async def test_what_another_daemon_claimed_and_left_is_put_back_while_this_one_r
         await until(lambda: known(here) == {"a": State.READY})
         os.kill(os.getpid(), signal.SIGTERM)
     assert here.store.read(tickets.get, "a").ticket.crashes == 1
+
+
+@pytest.mark.anyio
+async def test_a_deadline_that_passed_with_no_daemon_is_seen_at_the_start(here: Place) -> None:
+    """A question whose deadline passed while no daemon ran has its default for an answer after the first turn."""
+    here.claim("a")
+    run = here.converse("a")
+    here.end(run, 1)
+    asks = partial(questions.ask, run=run, default="Yes.", deadline_s=0)
+    here.store.transact(asks, "a", 1, "Up?")
+    here.store.transact(tickets.apply, "a", Held(1, Reason.QUESTION))
+    pause(here)
+    assert await supervisor(here).serve() is Exit.FAILED, "it waits for the queue to go on"
+    assert known(here) == {"a": State.READY}
+    (question,) = here.store.read(questions.questions_of, "a")
+    assert (question.answer, question.is_by_default) == ("Yes.", True)
