@@ -11,10 +11,10 @@ from runner.claim import Report
 from runner.effects import effect_key
 from runner.events import Value
 from runner.outcome import WAITS, Waits
-from runner.store import Tx, effects, queue, sessions, tickets
+from runner.store import Tx, effects, questions, queue, sessions, tickets
 from runner.store.effects import NOTIFY, REPORT, Wish
 from runner.why import next_step
-from tickets.ticket import Fact, Finished, Held, Retried, State, Stop, Stopped, Ticket
+from tickets.ticket import Answered, Fact, Finished, Held, Reason, Retried, State, Stop, Stopped, Ticket
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,8 @@ def save(tx: Tx, ticket_id: str, reported: Callable[[int], Report], told: Told, 
         )
     elif halt is not None:
         queue.pause(tx, reason="ticket", note=halt.note, by=ticket_id)
+    if after.reason is Reason.QUESTION and not questions.open_questions(tx, ticket_id):
+        return tickets.apply(tx, ticket_id, Answered())  # by a person or a deadline, since the claim looked
     if isinstance(report.fact, Finished | Held):
         body = _account(tx, row, after, report.fact)
         _want(tx, row, REPORT, {"body": body})

@@ -4,8 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from runner import reports
+from runner.claim import Report
 from runner.events import Name
-from runner.store import questions, sessions, tickets
+from runner.reports import Told
+from runner.store import effects, questions, sessions, tickets
 from runner.store.questions import Question
 from tests.stores import HOME, SECOND, Place
 from tickets.ticket import Cancelled, Held, Reason, Retried, State
@@ -179,6 +182,19 @@ def test_a_deadline_is_for_open_tickets_of_the_home(place: Place) -> None:
     assert (overdue(place), place.store.read(questions.next_deadline_us, HOME)) == ([], None)
     place.store.transact(tickets.apply, "a", Retried())
     assert overdue(place) == ["a"]
+
+
+def test_an_answer_just_before_the_hold_is_not_lost(place: Place) -> None:
+    """A hold for questions that were answered while the claim ended leaves its ticket ready, and tells nobody."""
+    waits(place, "Up?", "Yes.", 1)
+    token = place.store.read(tickets.get, "a").ticket.token
+    place.store.transact(tickets.set_tree, "a", token, home=HOME, branch="ticket/a", base_sha="0" * 40)
+    place.clock.pass_s(1)
+    assert overdue(place) == ["a"]
+    report = Report(Held(token, Reason.QUESTION, "Up?"))
+    saved = place.store.transact(reports.save, "a", lambda _: report, Told(frozenset(State)), chance=0)
+    assert (saved.state, saved.reason) == (State.READY, None)
+    assert place.store.read(effects.effects, ticket="a") == []
 
 
 def test_a_deadline_that_passes_while_the_ticket_runs_is_told_to_its_next_run(place: Place) -> None:
