@@ -398,6 +398,12 @@ WAYS = (
         "test_ways.py::test_garbage_among_the_frames_ends_the_run_and_not_the_session",
     ),
     Way(
+        "a frame is larger than 64 MiB",
+        Outcome.FAILED,
+        (gone(trouble=Trouble.PROTOCOL),),
+        "test_ways.py::test_a_frame_that_is_too_large_ends_the_run",
+    ),
+    Way(
         "garbage comes instead of the first frame",
         Outcome.UNEXPLAINED,
         (gone(confirmed=False, trouble=Trouble.PROTOCOL),),
@@ -407,7 +413,7 @@ WAYS = (
         "it ends without a result",
         Outcome.FAILED,
         (gone(0), gone(1), gone(128), gone(trouble=Trouble.OTHER)),
-        _SDK,
+        "test_ways.py::test_an_end_without_a_result_is_no_success",
     ),
     Way(
         "it names another session than it was given (and is ended for that)",
