@@ -15,7 +15,7 @@ from runner.events import Name
 from runner.parts import Parts
 from runner.redact import Redactor
 from runner.store import Tx, log, queue, tickets
-from runner.worktree import CommitRefused, GitFailed
+from runner.worktree import CommitRefused, GitFailed, WorktreeRefused
 from tests.daemons import Site, bash, say, wait_until_gone
 from tests.homes import Place, git
 from tests.worlds import ledger_of
@@ -253,6 +253,19 @@ def test_what_git_cannot_merge_at_all_is_as_it_was(work: Work) -> None:
         work.place.repository.merge_base_into(TICKET, "other", "")
     assert git(work.tree, "rev-parse", "HEAD") == before
     assert git(work.tree, "status", "--porcelain") == ""
+    assert work.outbox("for-each-ref", MERGE) == ""
+
+
+def test_submodules_that_the_base_moves_are_left_to_a_person(work: Work) -> None:
+    """Where submodules are checked out, a base that has them elsewhere is refused before anything is merged."""
+    before = work.commit()
+    (work.repo / ".gitmodules").write_text('[submodule "sub"]\n\tpath = sub\n\turl = ../sub\n')
+    git(work.repo, "update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},sub")
+    work.base_moves(".gitmodules", (work.repo / ".gitmodules").read_text())
+    Path(git(work.tree, "rev-parse", "--absolute-git-dir"), "modules").mkdir()
+    with pytest.raises(WorktreeRefused, match=r"not merged with main, which moves submodules \(sub\): merge by hand"):
+        work.place.repository.merge_base_into(TICKET, None, "")
+    assert git(work.tree, "rev-parse", "HEAD") == before
     assert work.outbox("for-each-ref", MERGE) == ""
 
 
