@@ -196,7 +196,10 @@ def _running(facts: Facts, queue: Queue) -> Why:
         sentence = f"claimed by the daemon of {owner.home} on {owner.host}"
         if owner.lease_until_us >= queue.now_us:
             return Why(sentence)
-        return Why(f"{sentence}, silent since {clock(owner.lease_until_us)}", "that daemon takes it up when it starts")
+        then = (
+            "a daemon of this database puts it back" if facts.home is None else "that daemon takes it up at its start"
+        )
+        return Why(f"{sentence}, silent since {clock(owner.lease_until_us)}", then)
     if ticket.stop is not None and not queue.has_daemon:
         return Why(f"asked to stop ({ticket.stop}): it does when a daemon starts", _START)
     if ticket.stop is not None:

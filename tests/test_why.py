@@ -263,11 +263,19 @@ def test_a_running_ticket_says_what_it_does(facts: Facts, sentence: str) -> None
             Why("claimed by the daemon of other:/home on other"),
         ),
         (
+            replace(RUNNING, owner=Owner(THERE, "other", NOW - SECOND), home=THERE),
+            QUEUE,
+            Why(
+                "claimed by the daemon of other:/home on other, silent since 1970-01-01T00:16:39Z",
+                "that daemon takes it up at its start",
+            ),
+        ),
+        (
             replace(RUNNING, owner=Owner(THERE, "other", NOW - SECOND)),
             QUEUE,
             Why(
                 "claimed by the daemon of other:/home on other, silent since 1970-01-01T00:16:39Z",
-                "that daemon takes it up when it starts",
+                "a daemon of this database puts it back",
             ),
         ),
     ],
