@@ -23,7 +23,21 @@ from runner.commands import Command, NotPossible, Verb, move, perform
 from runner.events import Event, Name, fold_log
 from runner.outcome import Outcome
 from runner.session import Kind
-from runner.store import LostTicket, Rx, Store, Tx, effects, log, questions, queue, runs, schema, sessions, tickets
+from runner.store import (
+    LostTicket,
+    Rx,
+    Store,
+    Tx,
+    audit,
+    effects,
+    log,
+    questions,
+    queue,
+    runs,
+    schema,
+    sessions,
+    tickets,
+)
 from runner.store.effects import MAX_TRIES, OPEN, EffectRow, EffectState, NotOpen, TooManyEffects, Verdict, Wish
 from runner.store.questions import NoQuestion
 from tests.lives import facts
@@ -103,6 +117,15 @@ class Known:
     asked: set[str] = field(default_factory=set)
 
 
+@dataclass
+class Weather:
+    """What the queue waits for."""
+
+    until_us: int
+    waits: int
+    probe: Claim | None = None
+
+
 class Machine(RuleBasedStateMachine):
     """A store, and a model that knows what must come of each step."""
 
@@ -118,6 +141,8 @@ class Machine(RuleBasedStateMachine):
         self.handles: list[EffectRow] = []
         """What claims of effects returned."""
         self.paused = False
+        """By a person."""
+        self.weather: Weather | None = None
         self.clock.now_us = Clock.now_us  # a game that is played again has to go the same way
         self.store.transact(_wipe)
         for home in HOMES:
@@ -253,16 +278,55 @@ class Machine(RuleBasedStateMachine):
             if known.home in {None, home}
         ]
         row = self.store.transact(tickets.claim_next, epoch=self.epochs[home], home=home, lease_s=LEASE_S)
-        if self.paused or not due:
+        weather = self.weather
+        waits = weather is not None and (self.clock.now_us < weather.until_us or self._probe is not None)
+        if self.paused or waits or not due:
             assert row is None
             return
-        known = min(due, key=lambda each: (-each.priority, each.taken_us))
+        known = min(due, key=lambda each: (each.ticket.waits if weather else 0, -each.priority, each.taken_us))
         assert row is not None
         assert row.ticket.id == known.ticket.id
         self.happens(row.ticket.id, Claimed(known.ticket.token + 1))
         known.present = (row.ticket.id, row.ticket.token, home)
         known.owner, known.lease_until_us = self.epochs[home], self.clock.now_us + LEASE_S * SECOND
         self.claims.append(known.present)
+        if weather is not None:
+            weather.probe = known.present
+
+    @property
+    def _probe(self) -> str | None:
+        """The ticket whose claim tries whether the weather is over, while that stands."""
+        probe = None if self.weather is None else self.weather.probe
+        if probe is None:
+            return None
+        known = self.known[probe[0]]
+        return probe[0] if known.present == probe and known.lease_until_us >= self.clock.now_us else None
+
+    @WITH_TICKETS
+    @rule(which=PICK)
+    def meet_the_weather(self, which: int) -> None:
+        """End a claim in weather: many that meet it at a time are one pause, and one that its probe meets is longer."""
+        claim = self.a_claim(which)
+        fact = PutBack(claim[1], Cause.WEATHER)
+        if self.lost(claim) is not None:
+            self.report(claim, fact)
+            return
+        self.store.transact(_storm, claim[0], fact)
+        self.happens(claim[0], fact)
+        before, now_us = self.weather, self.clock.now_us
+        if not self.paused and self._probe is None and (before is None or now_us >= before.until_us):
+            waits = 1 if before is None else before.waits + 1
+            self.weather = Weather(now_us + min(30 * 2 ** (waits - 1), 1800) * SECOND, waits)
+
+    @WITH_TICKETS
+    @rule(which=PICK)
+    def hear(self, which: int) -> None:
+        """Let the model speak to a ticket: to the probe it says that the weather is over."""
+        ticket = self._probe if which % 2 and self._probe is not None else self.a_ticket(which)
+        is_over = ticket == self._probe
+        assert self.store.transact(queue.hear, ticket) == is_over
+        if is_over:
+            self.weather = None
 
     @WITH_TICKETS
     @rule(which=PICK)
@@ -511,9 +575,9 @@ class Machine(RuleBasedStateMachine):
 
     @rule(pause=st.sampled_from([False, False, False, True]))
     def pause(self, pause: bool) -> None:
-        """Pause the queue, or let it go on."""
+        """Pause the queue, or let it go on; either ends a wait for the weather."""
         self.store.transact(perform, Command(Verb.PAUSE if pause else Verb.RESUME))
-        self.paused = pause
+        self.paused, self.weather = pause, None
 
     @invariant()
     def rows_logs_money_and_claims_agree(self) -> None:
@@ -541,12 +605,24 @@ class Machine(RuleBasedStateMachine):
         }
         expected = {key: (each.state, each.attempts, each.unknown, each.waits) for key, each in self.effects.items()}
         assert found == expected
+        pause = queue.paused(rx)
+        assert (pause is not None) == (self.paused or self.weather is not None)
+        if pause is not None and self.weather is not None:
+            weather = (self.weather.until_us, self.weather.waits, self._probe)
+            assert (pause.until_us, pause.waits, pause.probe) == weather
+        stored, logged = audit.paused(rx)
+        assert stored == logged
 
 
 def _wipe(tx: Tx) -> None:
     for table in reversed(schema.metadata.sorted_tables):
         tx.connection.execute(table.delete())
     tx.connection.execute(schema.queue.insert().values(id=1, seq=0, waits=0))
+
+
+def _storm(tx: Tx, ticket: str, fact: PutBack) -> None:
+    tickets.apply(tx, ticket, fact)
+    queue.wait_for_weather(tx, note="529", reset_at_us=None, by=ticket, chance=0)
 
 
 def _log_claimed(tx: Tx, claim: Claim) -> None:

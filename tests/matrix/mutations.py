@@ -81,8 +81,8 @@ MUTATIONS = (
     Mutation(
         "a finished conversation goes on",
         "runner/claim.py",
-        "finished = finished_conversation(",
-        "finished = None is finished_conversation(",
+        "return finished_conversation(",
+        "return None is finished_conversation(",
         "full: check.passed 1 (tree)",
     ),
     Mutation(
