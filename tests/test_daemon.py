@@ -1,6 +1,7 @@
 """A daemon as its operator knows it: signals, exit codes and commands, while real agents run."""
 
 import os
+import re
 import signal
 from collections.abc import Iterator
 from functools import partial
@@ -135,8 +136,10 @@ def test_steering_while_no_daemon_runs(site: Site) -> None:
     site.add("ran")
     daemon = site.start()
     site.waits_in_tool("ran", "in-tool")
+    assert re.fullmatch(r"in Bash for \d+s: touch in-tool; sleep 100", site.show("ran").why)
     daemon.kill()
     left = site.processes()
+    assert site.show("ran").why == "interrupted: it goes on at the next start"
     assert "at the next start" in site.tell("cancel", "ran")
     site.tell("pause")
     site.add("idle")

@@ -358,7 +358,7 @@ def test_a_thousand_tickets_take_no_more_statements(place: Place) -> None:
     assert statements(place) == for_one
 
 
-@pytest.mark.parametrize("words", [["status"], ["events"], ["show", "a"], ["hold", "a"]])
+@pytest.mark.parametrize("words", [["status"], ["events"], ["show", "a"], ["explain", "a"], ["hold", "a"]])
 def test_looking_imports_neither_the_agent_nor_git(shell: Shell, words: list[str]) -> None:
     """What takes long to import is not imported by a command that only reads or steers."""
     shell.know("a")
