@@ -10,15 +10,17 @@ from pathlib import Path
 from anyio.to_thread import run_sync
 
 from runner import transcript
-from runner.budget import Cap, Cost, Scarce, Use, is_near, run_cost
+from runner.budget import Cap, Cost, Scarce, Use, is_near, run_cost, told
 from runner.caps import shortage, uses
 from runner.config import Config
 from runner.days import day_start_us, next_day_us
+from runner.effects import effect_key
 from runner.events import Name, Value
 from runner.outcome import Ending, Outcome
 from runner.parts import Parts
 from runner.session import Transcript
-from runner.store import Tx, log, runs, tickets
+from runner.store import Tx, effects, log, runs, tickets
+from runner.store.effects import NOTIFY, Wish
 from runner.store.runs import RunRow
 from tickets.ticket import NEVER_US, Cause, Released
 
@@ -81,6 +83,17 @@ def warn_of(tx: Tx, use: Use, run: RunRow, config: Config) -> None:
     limit: dict[str, Value] = {"cap": str(use.cap), f"limit_{use.unit}": use.limit}
     if not log.is_logged(tx, whose, Name.BUDGET_WARNED, limit, since_us=since_us):
         tx.log(whose, Name.BUDGET_WARNED, limit, run=run.id, **{f"used_{use.unit}": use.used})
+        if config.notify.is_configured and "warned" in config.notify.on:
+            _notify(tx, use, run)
+
+
+def _notify(tx: Tx, use: Use, run: RunRow) -> None:
+    """Want a person to be told, once per run and cap."""
+    row = tickets.get(tx, run.ticket)
+    ticket, operation = row.ticket, f"{NOTIFY}.{run.number}.{use.cap}"
+    payload: dict[str, Value] = {"state": str(ticket.state), "reason": "warned", "text": told(use)}
+    key = effect_key(row.source, ticket.id, ticket.round, operation)
+    effects.want(tx, Wish(key, ticket.id, ticket.round, operation, NOTIFY, payload), limit=None)
 
 
 def bill_of(

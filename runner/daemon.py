@@ -126,10 +126,9 @@ def cli_of(config: Config) -> Path:
 
 
 def _told(config: Config) -> Told:
-    notify = config.notify
-    configured = notify.command is not None or notify.url is not None
     waits = Waits(config.clocks.weather_s, config.clocks.weather_max_s)
-    return Told(frozenset(map(State, notify.on)) if configured else frozenset(), waits)
+    ends = [State(end) for end in config.notify.on if end != "warned"] if config.notify.is_configured else []
+    return Told(frozenset(ends), waits)
 
 
 def git_secrets(config: Config, environ: Mapping[str, str]) -> list[str]:

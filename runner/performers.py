@@ -96,8 +96,7 @@ def performers(
 
 def calls(config: Config) -> dict[str, Call]:
     """Return what is configured to be done outside, by the kind of its effects."""
-    is_told = config.notify.command is not None or config.notify.url is not None
-    return {**({"notify": config.notify} if is_told else {}), **config.effects}
+    return {**({"notify": config.notify} if config.notify.is_configured else {}), **config.effects}
 
 
 def secrets_of(config: Config, environ: Mapping[str, str]) -> list[str]:

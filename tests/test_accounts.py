@@ -19,7 +19,7 @@ from runner.meter import Meter
 from runner.outcome import Outcome, StoppedBy
 from runner.run import _begin
 from runner.session import Kind, Plan, Transcript
-from runner.store import Store, Tx, runs, tickets
+from runner.store import Store, Tx, effects, runs, tickets
 from runner.transcript import Reading
 from tests.stores import HOME, SECOND, Place
 from tickets.ticket import NEVER_US, Cause, Parked, PutBack
@@ -184,6 +184,22 @@ def put_back(place: Place, ticket: str, cause: Cause, until_us: int) -> None:
     """Put a claimed ticket back."""
     token = place.store.read(tickets.get, ticket).ticket.token
     place.store.transact(tickets.apply, ticket, PutBack(token, cause, until_us, "why"))
+
+
+@pytest.mark.parametrize(
+    ("notify", "told"),
+    [({"url": "http://localhost"}, True), ({"url": "http://localhost", "on": ["held"]}, False), ({}, False)],
+)
+def test_a_person_is_notified_of_a_cap_that_is_near(place: Place, notify: dict[str, object], *, told: bool) -> None:
+    """Where notifications are configured, one that says what is used is wanted with the warning."""
+    config = Config.of({"repository": "/r", "limits": {"ticket_usd": 1.0}, "notify": notify}, Surroundings())
+    place.take("a")
+    place.claim()
+    end(place, place.run("a"), config, 850_000)
+    end(place, place.run("a", "a-session-1"), config, 1)
+    wanted = [(row.kind, row.payload) for row in place.store.read(effects.effects, ticket="a")]
+    said = {"state": "running", "reason": "warned", "text": "limits.ticket_usd: $0.8500 of $1.0000 spent"}
+    assert wanted == ([("notify", said)] if told else [])
 
 
 def test_a_raised_cap_lets_go_what_waits_for_it(place: Place) -> None:

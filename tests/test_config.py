@@ -204,7 +204,7 @@ def test_a_wrong_effect_is_named() -> None:
         "a.toml: effects.odd.input: 'Not a name' is no name: 1 to 41 of a-z 0-9 _ that start with a letter",
         "a.toml: effects.odd.url: must be a URL that starts with http:// or https:// and has no credential in it",
         "a.toml: notify.headers_env: 'Host' is no header that can be set",
-        "a.toml: notify.on[0]: must be 'held' or 'done'",
+        "a.toml: notify.on[0]: must be 'held', 'done' or 'warned'",
     ]
 
 

@@ -125,9 +125,15 @@ class Notify(Call):
         description="Headers of the POST, each with the variable of the daemon that holds its value. Default: none.",
         examples=[{"Authorization": "CHAT_AUTHORIZATION"}],
     )
-    on: Annotated[tuple[Literal["held", "done"], ...], Field(strict=False)] = Field(
-        default=("held", "done"), description="Which ends of a ticket are told."
+    on: Annotated[tuple[Literal["held", "done", "warned"], ...], Field(strict=False)] = Field(
+        default=("held", "done", "warned"),
+        description="Which ends of a ticket are told; warned is 80 % of a cap.",
     )
+
+    @property
+    def is_configured(self) -> bool:
+        """Whether anybody is told."""
+        return self.command is not None or self.url is not None
 
 
 def _free(effects: dict[str, Effect]) -> dict[str, Effect]:
