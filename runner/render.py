@@ -45,9 +45,10 @@ def to_json(value: object) -> str:
 
 def overview(view: Overview, console: Console) -> None:
     """Print one row per ticket, and what concerns them all."""
-    rows = [_cells(line, view) for line in view.lines]
-    console.print(aligned(_COLUMNS, rows, console, fold="why", leave_out=_LEFT_OUT), soft_wrap=True, end="")
-    if not view.lines:
+    if view.lines:
+        rows = [_cells(line, view) for line in view.lines]
+        console.print(aligned(_COLUMNS, rows, console, fold="why", leave_out=_LEFT_OUT), soft_wrap=True, end="")
+    else:
         console.print("no tickets")
     total = sum(line.sums.cost_microusd for line in view.lines)
     today = f"${total / 1e6:.4f} for these tickets; today ${view.spent_today_microusd / 1e6:.4f} spent"
