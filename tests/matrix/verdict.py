@@ -144,8 +144,8 @@ def _effects(played: Played) -> Iterator[str]:
     if set(states.values()) != {EffectState.DONE}:
         yield f"effects are {states}"
     said = [row.key for row in played.effects if row.kind != "deploy"]
-    if len(played.stage.comments) != len(said):
-        yield f"comments {played.stage.comments} for {said}"
+    if len(played.stage.comments(TICKET)) != len(said):
+        yield f"comments {played.stage.comments(TICKET)} for {said}"
     kinds = Counter(row.kind for row in played.effects)
     holds = sum(event.name in {Name.TICKET_HELD, Name.TICKET_FINISHED} for event in played.log)
     if kinds != Counter(comment=1, deploy=1, report=holds):
