@@ -19,6 +19,7 @@ from runner.store import (
     UnknownRow,
     UnknownTicket,
     log,
+    questions,
     queue,
     runs,
     sessions,
@@ -646,3 +647,29 @@ def test_a_taste_of_postgresql(postgresql: Callable[[], str]) -> None:
     assert [entry.id for entry in reader.read(log.events)] == [*range(1, 8)]
     for store in (place.store, other.store, reader):
         store.close()
+
+
+def test_who_is_next_and_who_runs_is_told(place: Place) -> None:
+    """The line has what is due here, as it will be claimed; who runs what is known, and what waits for an answer."""
+    place.take("a", "b", "c")
+    place.take("urgent", priority=1)
+    assert place.store.read(tickets.line, HOME) == ["urgent", "a", "b", "c"]
+    place.claim()
+    elsewhere = place.start("host:/other")
+    place.claim(elsewhere, "host:/other")
+    assert place.store.read(tickets.line, HOME) == ["b", "c"]
+    assert [place.store.read(tickets.running, home) for home in (HOME, "host:/other", "host:/third")] == [1, 1, 0]
+    lines = {line.ticket.id: line for line in place.store.read(overview)}
+    assert [(lines[it].owner_home, lines[it].owner_host) for it in ("urgent", "a", "b")] == [
+        (HOME, "host"),
+        ("host:/other", "host"),
+        (None, None),
+    ]
+    assert lines["urgent"].last_event is Name.TICKET_CLAIMED
+    assert lines["urgent"].last_payload == {"token": 1}
+    run = place.run("urgent")
+    for text in ("Why?", "How?"):
+        place.store.transact(questions.ask, "urgent", 1, text, run=run)
+    assert [it.text for it in place.store.read(questions.open_by_ticket)["urgent"]] == ["Why?", "How?"]
+    place.store.transact(questions.answer, "urgent", "So.", by="me")
+    assert place.store.read(questions.open_by_ticket) == {}
