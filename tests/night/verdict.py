@@ -19,7 +19,7 @@ from tickets.ticket import State
 
 _LEFT_FOR_NO_RUN = {"resume_failed", "transcript_unusable"}
 """Why a session that a kill has torn is closed before its next run."""
-_CUT_SHORT = {Outcome.ORPHANED, Outcome.STOPPED, Outcome.KILLED, Outcome.NEVER_STARTED, Outcome.STALLED}
+_CUT_SHORT = {Outcome.ORPHANED, Outcome.STOPPED, Outcome.KILLED, Outcome.NEVER_STARTED, Outcome.STALLED, Outcome.LOOPED}
 
 
 def judge(morning: Morning) -> list[str]:
