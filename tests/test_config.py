@@ -343,6 +343,13 @@ def flat(table: Mapping[str, object], name: str = "") -> dict[str, object]:
     return found
 
 
+def test_no_clock_cuts_a_healthy_run_by_default() -> None:
+    """A run may go on for hours, and a tool be silent for longer than Claude Code itself lets a command run (600 s)."""
+    config = read('repository = "https://git.example/r"')
+    assert (config.clocks.run_s, config.limits.ticket_active_s) == (None, None)
+    assert config.clocks.tool_silence_s >= 600 + config.clocks.silence_s
+
+
 def test_the_template_has_every_key() -> None:
     """Every key is in the template, with a value that is valid, and nothing else is."""
     shown: set[str] = set()
