@@ -220,7 +220,7 @@ class _Claim:
             update = self._config.git.submodules == "update"
             filled = await self._in_thread(partial(repository.fill, self._id, tree.base_sha, update=update))
             if filled:
-                await self._log(Name.WORKTREE_FILLED, submodules=[*filled])
+                await self._log(Name.WORKTREE_FILLED, what=[*filled])
         return tree
 
     async def _set_up(self, tree: Tree) -> Fact | None:

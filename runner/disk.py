@@ -7,6 +7,7 @@ Knows the home, the store and retention.py; does not know git or how anything is
 
 import os
 import stat
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from runner.store import Rx, sessions, tickets
 from runner.store.tickets import Row
 from tickets.ticket import State
 
+_ID_CHARS = 36
 OVER = frozenset({State.DONE, State.CANCELLED})
 _BLOCK_BYTES = 512  # of st_blocks, whatever the file system's own
 _PARTS = {
@@ -89,12 +91,19 @@ def keep_days(config: Config) -> dict[Kept, float | None]:
     }
 
 
-def transcripts_of(home: Home, ticket: str, ids: Iterable[str]) -> list[Path]:
-    """Return all that Claude Code wrote of a ticket's sessions: in its directory, and elsewhere under their ids."""
+def written(home: Home) -> dict[str, list[Path]]:
+    """Return all that Claude Code wrote under the id of a session, by that id."""
+    found: dict[str, list[Path]] = defaultdict(list)
+    for pattern in ("*/*", "projects/*/*"):
+        for path in home.claude.glob(pattern):
+            found[path.name[:_ID_CHARS]].append(path)
+    return found
+
+
+def transcripts_of(home: Home, ticket: str, ids: Iterable[str], by_id: Mapping[str, list[Path]]) -> list[Path]:
+    """Return all of `written` that is a ticket's: its directory, and what is elsewhere under its sessions' ids."""
     own = transcript.directory(home.claude, home.worktrees / ticket)
-    places = ("projects/*/", "*/")
-    found = {path for id_ in ids for place in places for path in home.claude.glob(f"{place}{id_}*")}
-    elsewhere = sorted(path for path in found if path.parent != own)
+    elsewhere = [path for id_ in ids for path in by_id.get(id_, ()) if path.parent != own]
     return [own, *elsewhere] if own.is_dir() else elsewhere
 
 
@@ -109,7 +118,8 @@ def usage(config: Config, now_us: int, rows: Iterable[tuple[Row, list[str]]]) ->
     home = Home.of(config)
     there = {path.name for path in _children(home.path)}
     known = {name for names in _PARTS.values() for name in names}
-    lefts = [left for row, ids in rows if (left := _left(config, home, row, ids)).size_bytes]
+    by_id = written(home)
+    lefts = [left for row, ids in rows if (left := _left(config, row, ids, by_id)).size_bytes]
     return Usage(
         path=str(home.path),
         now_us=now_us,
@@ -140,11 +150,11 @@ def size(*paths: Path) -> int:
     return total
 
 
-def _left(config: Config, home: Home, row: Row, ids: list[str]) -> Left:
-    ticket, keep = row.ticket.id, keep_days(config)
+def _left(config: Config, row: Row, ids: list[str], by_id: Mapping[str, list[Path]]) -> Left:
+    home, ticket, keep = Home.of(config), row.ticket.id, keep_days(config)
     places = {
         Kept.WORKTREE: [home.worktrees / ticket],
-        Kept.TRANSCRIPTS: transcripts_of(home, ticket, ids),
+        Kept.TRANSCRIPTS: transcripts_of(home, ticket, ids, by_id),
         Kept.TMP: [home.tmp_of(ticket)],
     }
     sizes = {what: size(*paths) for what, paths in places.items()}

@@ -8,16 +8,18 @@ thread, as `Daily` does.
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Self
 
 import anyio
 from anyio.to_thread import run_sync
 
 from runner import log, processes
 from runner.config import Config
-from runner.disk import OVER, keep_days, transcripts_of
+from runner.disk import OVER, keep_days, transcripts_of, written
 from runner.errors import RunnerError
 from runner.events import Name
 from runner.home import Home
@@ -56,11 +58,12 @@ class Upkeep:
         """Remove what is due of every ticket that is over, and return what was done, a line each."""
         done = []
         self._empty_the_trash()
+        there = _There.of(self.home, self.repository)
         for row in self.store.read(over_here, self.home.name):
             if is_stopping():
                 break
             try:
-                done += [f"{row.ticket.id}: {line}" for line in self._tidy(row)]
+                done += [f"{row.ticket.id}: {line}" for line in self._tidy(row, there)]
             except (RunnerError, OSError) as error:
                 log.warn("upkeep.failed", ticket=row.ticket.id, error=str(error))
                 done.append(f"{row.ticket.id}: left as it is: {error}")
@@ -75,30 +78,28 @@ class Upkeep:
         except (RunnerError, OSError) as error:  # the next look does it
             log.warn("upkeep.failed", ticket=ticket, error=str(error))
 
-    def _tidy(self, row: Row) -> Iterator[str]:
-        there, now_us = self.store.read(self._there, row)
-        for what in due(there, row.changed_at_us, keep_days=keep_days(self.config), now_us=now_us):
-            remove: Callable[[Row], str | None] = {
-                Kept.TMP: self._tmp,
-                Kept.WORKTREE: self._worktree,
-                Kept.TRANSCRIPTS: self._transcripts,
-                Kept.MESSAGES: self._messages,
-            }[what]
-            if (said := remove(row)) is not None:
-                yield said
-        if not self.home.clone.is_dir() or (self.home.worktrees / row.ticket.id).exists():
-            return
-        self.repository.forget(row.ticket.id)  # what was moved to the trash, also before we were killed
-
-    def _there(self, rx: Rx, row: Row) -> tuple[list[Kept], int]:
+    def _tidy(self, row: Row, there: "_There") -> Iterator[str]:
         ticket = row.ticket.id
+        ids, was_said, now_us = self.store.read(_told, ticket)
+        paths = there.transcripts(ticket, ids)
         known = {
             Kept.TMP: self.home.tmp_of(ticket).exists(),
             Kept.WORKTREE: self.home.clone.is_dir() and os.path.lexists(self.home.worktrees / ticket),
-            Kept.TRANSCRIPTS: bool(transcripts_of(self.home, ticket, _ids(rx, ticket))),
-            Kept.MESSAGES: sessions.was_said(rx, ticket),
+            Kept.TRANSCRIPTS: bool(paths),
+            Kept.MESSAGES: was_said,
         }
-        return [what for what, is_there in known.items() if is_there], rx.now_us
+        left = [what for what, is_there in known.items() if is_there]
+        for what in due(left, row.changed_at_us, keep_days=keep_days(self.config), now_us=now_us):
+            remove: Callable[[], str | None] = {
+                Kept.TMP: partial(self._tmp, row),
+                Kept.WORKTREE: partial(self._worktree, row),
+                Kept.TRANSCRIPTS: partial(self._transcripts, row, paths),
+                Kept.MESSAGES: partial(self._messages, row),
+            }[what]
+            if (said := remove()) is not None:
+                yield said
+        if ticket in there.registered and not known[Kept.WORKTREE]:
+            self.repository.forget(ticket)  # what was moved to the trash before we were killed
 
     def _tmp(self, row: Row) -> str | None:
         self._away(row, lambda _: [self.home.tmp_of(row.ticket.id)])
@@ -113,6 +114,8 @@ class Upkeep:
         if lost is not None:
             return self._put_aside(row, lost)
         gone = self._away(row, lambda _: [self.home.worktrees / ticket], Name.WORKTREE_REMOVED)
+        if gone:
+            self.repository.forget(ticket)
         return "worktree removed" if gone else None
 
     def _put_aside(self, row: Row, lost: str) -> str | None:
@@ -126,12 +129,12 @@ class Upkeep:
         place = self.store.transact(aside)
         return None if place is None else f"worktree put aside, since it {lost}: {place}"
 
-    def _transcripts(self, row: Row) -> str | None:
+    def _transcripts(self, row: Row, paths: list[Path]) -> str | None:
         def close(tx: Tx) -> list[Path]:
             last = sessions.last_session(tx, row.ticket.id)
             if last is not None and last.closed is None:
                 sessions.close_session(tx, last.id, "transcript_removed")
-            return transcripts_of(self.home, row.ticket.id, _ids(tx, row.ticket.id))
+            return paths
 
         return "transcripts removed" if self._away(row, close, Name.TRANSCRIPTS_REMOVED) else None
 
@@ -201,5 +204,27 @@ class Daily:
         await run_sync(self._upkeep.forget_tmp, ticket)
 
 
-def _ids(rx: Rx, ticket: str) -> list[str]:
-    return [session.id for session in sessions.sessions_of(rx, ticket)]
+@dataclass(frozen=True, slots=True)
+class _There:
+    """What the home has of all tickets, looked at once."""
+
+    home: Home
+    by_id: Mapping[str, list[Path]]
+    """See `disk.written`."""
+    registered: frozenset[str]
+    """The tickets for which the clone has a worktree registered."""
+
+    @classmethod
+    def of(cls, home: Home, repository: Repository) -> Self:
+        """Look."""
+        return cls(home, written(home), frozenset(path.name for path in repository.survey().registered))
+
+    def transcripts(self, ticket: str, ids: list[str]) -> list[Path]:
+        """Return all that Claude Code wrote of a ticket."""
+        return transcripts_of(self.home, ticket, ids, self.by_id)
+
+
+def _told(rx: Rx, ticket: str) -> tuple[list[str], bool, int]:
+    """Return the ids of a ticket's sessions, whether what was said in them is stored, and the time."""
+    ids = [session.id for session in sessions.sessions_of(rx, ticket)]
+    return ids, sessions.was_said(rx, ticket), rx.now_us

@@ -133,11 +133,10 @@ def test_looking_needs_neither_the_sdk_nor_git(tmp_path: Path) -> None:
 def test_a_daemon_removes_at_its_start_and_when_it_is_told(tmp_path: Path) -> None:
     """A daemon looks when it starts, and once more for `--clean`, while it goes on with its queue."""
     with Site.at(tmp_path, keep={"worktrees_days": 0}) as site:
-        with closing(Place(tmp_path).store) as store:
-            here = Place(tmp_path)
+        here = Place(tmp_path)
+        with closing(here.store) as store:
             here.claim("done")
             store.transact(tickets.apply, "done", Finished(1))
-            here.store.close()
         site.start()
         site.wait_for(Name.WORKTREE_REMOVED, "done")
         own = site.home.make_tmp("done")

@@ -13,7 +13,7 @@ from runner.events import Name
 from runner.processes import Cookie
 from runner.session import Kind, Transcript, choose, session_id
 from runner.store import Store, Tx, log, sessions, tickets
-from runner.upkeep import Upkeep
+from runner.upkeep import Upkeep, _There
 from tests.daemons import Site, bash, say
 from tests.homes import Place, configured, git, opened
 from tickets.ticket import Cancelled, Claimed, Fact, Finished, Held, Reason, Retried
@@ -159,9 +159,9 @@ def test_a_ticket_that_was_touched_meanwhile_keeps_all(here: Place, meanwhile: C
     now_us = here.store.read(lambda rx: rx.now_us) + 31 * DAY_US
     with closing(Store.open(here.config.database_url, clock=lambda: now_us)) as store:
         upkeep = Upkeep(here.config, here.home, store, here.repository)
-        row = here.store.read(tickets.get, "dropped")
+        row, there = here.store.read(tickets.get, "dropped"), _There.of(here.home, here.repository)
         meanwhile(here)
-        assert [*upkeep._tidy(row)] == []
+        assert [*upkeep._tidy(row, there)] == []
     assert left(here, "dropped") == ALL
 
 

@@ -5,9 +5,9 @@ Invariant: no work of an agent is deleted, and nothing is forced over a commit t
 command.py runs git; files.py reads and removes what an agent may have put in the place of something; origin.py
 says what the repository is and why it did not answer; clone.py keeps our copies of it; trees.py makes worktrees,
 work.py reads them, survey.py says whether they are there; bundle.py puts all of it into a file; modules.py has
-submodules; leaving.py takes worktrees away; merge.py brings in what the base has got; deliver.py commits and pushes.
-`Repository` is all of it; each file adds to the one before. It blocks: call it in a thread. Knows git. Does not know
-tickets beyond their ids, sessions or the store.
+submodules, large.py the files of git-lfs; leaving.py takes worktrees away; merge.py brings in what the base has got;
+deliver.py commits and pushes. `Repository` is all of it; each file adds to the one before. It blocks: call it in a
+thread. Knows git. Does not know tickets beyond their ids, sessions or the store.
 """
 
 from runner.worktree.bundle import Saved

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
-from runner.worktree.command import Command, Result, redact_url
+from runner.worktree.command import Command, Result, has_lfs, redact_url
 from runner.worktree.errors import (
     BaseMissing,
     RepositoryEmpty,
@@ -50,6 +50,10 @@ PLACEHOLDERS = (
     ".mcp.json", ".vscode", ".idea", ".claude/commands", ".claude/agents",
 )  # fmt: skip
 
+_LFS = (
+    '[filter "lfs"]\n\tclean = git-lfs clean -- %f\n\tsmudge = git-lfs smudge -- %f\n'
+    "\tprocess = git-lfs filter-process\n\trequired = true\n"
+)
 _LOCKS: dict[Path, threading.RLock] = {}
 
 
@@ -292,4 +296,4 @@ def _config(shown: str, name: str, email: str) -> str:
         f'[remote "origin"]\n\turl = {quoted(shown)}\n\tfetch = +refs/heads/*:refs/remotes/origin/*\n'
         '\tpushurl = "the ticket\'s branch is pushed when its work is checked"\n'
         "[gc]\n\tautodetach = false\n"
-    )
+    ) + (_LFS if has_lfs() else "")

@@ -8,6 +8,7 @@ The only importer of GitPython. Knows git's command line; does not know our dire
 
 import os
 import re
+import shutil
 import signal
 import time
 from collections.abc import Collection, Iterable, Mapping
@@ -45,7 +46,7 @@ _OPTIONS = (
 )
 _OPTIONS_INSIDE = ("safe.directory=*", "core.excludesFile=/dev/null", "core.attributesFile=/dev/null")
 _SAID_CHARS = 2000
-_LONG = frozenset({"bundle", "fetch", "merge", "read-tree", "submodule", "worktree"})
+_LONG = frozenset({"bundle", "fetch", "lfs", "merge", "read-tree", "submodule", "worktree"})
 _LOCKED = re.compile(r"Unable to create '[^']*\.lock': File exists|could not lock config file [^:]*: File exists")
 _USERINFO = re.compile(r"(?<!ssh)(://)[^/@\s']+@")
 _SSH_PASSWORD = re.compile(r"(ssh://[^/@:\s']+):[^/@\s']+@")
@@ -169,9 +170,16 @@ class Command:
             "GIT_TERMINAL_PROMPT": "0",
             "GIT_OPTIONAL_LOCKS": "0",
             "GIT_NO_REPLACE_OBJECTS": "1",
+            "GIT_LFS_SKIP_SMUDGE": "1",
             **inside,
             **self.environment,
         }
+
+
+@cache
+def has_lfs() -> bool:
+    """Return whether git-lfs is installed."""
+    return shutil.which("git-lfs") is not None
 
 
 def redact_url(text: str) -> str:

@@ -88,6 +88,7 @@ class Repository(Merges):
                 raise PushRefused(
                     ticket_id, self.shown, f"its {branch} is at {theirs}, which is not ours: merge by hand"
                 )
+            self.push_large(checkout, sha)
             outbox.run("update-ref", _pushed(ticket_id, sha), sha)  # before: a push that is cut off may have arrived
             self._push(ticket_id, sha, theirs)
             return Pushed(sha, branch)

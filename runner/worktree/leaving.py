@@ -13,13 +13,13 @@ from pathlib import Path
 from runner.worktree.clone import HEADS, checked_sha
 from runner.worktree.errors import CommitRefused, GitFailed, WorktreeRefused
 from runner.worktree.files import write_whole
-from runner.worktree.modules import Modules
+from runner.worktree.large import Large
 from runner.worktree.trees import put_branch_back
 
 _PATHS_SHOWN = 5
 
 
-class Leaving(Modules):
+class Leaving(Large):
     """Worktrees that nobody works in any more."""
 
     def holds(self, ticket_id: str, *, delivered: str | None = None) -> str | None:

@@ -62,6 +62,7 @@ class Merges(Leaving):
                 outbox.run("update-ref", "-d", _merging(ticket_id))
                 return Merge(fresh, git.run("rev-parse", "HEAD").text, made=False, conflicts=conflicts)
             outbox.run("update-ref", "-d", _merging(ticket_id))
+            self.fill_large(checkout, fresh.sha)
         outbox.run("update-ref", base_ref(ticket_id), fresh.sha)
         return Merge(fresh, git.run("rev-parse", "HEAD").text, made=made)
 
