@@ -354,25 +354,25 @@ async def test_words_of_the_api_are_kept_without_secrets_and_bounded(bench: Benc
 
 
 @proof
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(400)
 def test_a_storm_meets_one_layer_of_retries_and_then_ours(site: Site) -> None:
     """The CLI tries as often again as it was told, then the queue waits without a process, at no attempt."""
     agent = {"base_url": site.server.url, "model": "claude-sonnet-4-5", "max_retries": 2}
     site.configure(agent=agent)
     site.plays(bash("echo one > one.txt"), Failure(529, times=None))
     site.add("t")
-    assert site.works_once() == 1
+    assert site.start(once=True).ends(120) == 1
     assert [call.status for call in site.calls] == [200, 529, 529, 529]
     assert site.names("t").count(Name.AGENT_RETRIED) == 2
     pause = site.status().pause
     assert pause is not None
     assert pause.until_us is not None
     assert pause.until_us - pause.since_us >= 30_000_000
-    assert site.works_once() == 1, "the wait is in the database, so that another daemon keeps it"
+    assert site.start(once=True).ends(120) == 1, "the wait is in the database, so that another daemon keeps it"
     assert len(site.calls) == 4
     site.plays(bash("echo one > one.txt"), say("Done."))
     site.let_the_wait_pass("t")
-    assert site.works_once() == 0
+    assert site.start(once=True).ends(120) == 0
     shown = site.show("t")
     assert shown.kinds == [("first", "weather"), ("resumed", "finished")]
     assert (shown.ticket.attempts, len(site.calls), len(shown.sessions)) == (0, 5, 1)
