@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from threading import Event as Waiting
 from time import monotonic
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 import anyio
 
@@ -126,6 +126,9 @@ class Daemon:
 class Site:
     """A repository, a queue and a state directory, and the daemons that come and go over them."""
 
+    credential: ClassVar[dict[str, str]] = {"ANTHROPIC_API_KEY": "offline"}
+    """What the daemon finds in its environment."""
+
     def __init__(self, root: Path, server: ScriptedServer, settings: Settings) -> None:
         self.root, self.server = root, server
         self.repository, self.file = root / "repo", root / "ticket-runner.toml"
@@ -187,7 +190,7 @@ class Site:
         command += ["--once"] if once else []
         stderr = self.root / f"daemon-{len(self._daemons) + 1}.log"
         with stderr.open("wb") as file:
-            process = subprocess.Popen(command, cwd=_PROJECT, env=_environment(), stdout=file, stderr=file)
+            process = subprocess.Popen(command, cwd=_PROJECT, env=self._environment(), stdout=file, stderr=file)
         daemon = Daemon(process, stderr)
         self._daemons.append(daemon)
         return daemon
@@ -205,7 +208,7 @@ class Site:
         """Run a command as an operator does and return what it says, on either stream."""
         done = subprocess.run(
             [str(_PROGRAM), *arguments, "--config", str(self.file)],
-            env=_environment(),
+            env=self._environment(),
             capture_output=True,
             text=True,
             check=False,
@@ -274,6 +277,9 @@ class Site:
         """Return the CLI of a ticket, waiting for it."""
         return self.wait(lambda: [each for each in self.processes(ticket) if each.is_cli], f"a CLI of {ticket}")[0]
 
+    def _environment(self) -> dict[str, str]:
+        return os.environ | self.credential | {"PYTHONPATH": str(_PROJECT)}
+
     @property
     def _looks(self) -> Path:
         return self.root / "looks"
@@ -341,10 +347,6 @@ def wait_until_gone(found: Sequence[Found], *, within_s: float) -> None:
                 raise TimeoutError(f"still alive after {within_s} s: {living(found)}")
         finally:
             os.close(pidfd)
-
-
-def _environment() -> dict[str, str]:
-    return os.environ | {"ANTHROPIC_API_KEY": "offline", "PYTHONPATH": str(_PROJECT)}
 
 
 def _git(directory: Path, *arguments: str) -> str:

@@ -245,11 +245,19 @@ class Storm:
     failure: Failure
     requests: int | None
     """How many it refuses; None: until the operator has seen to it."""
+    reset_s: int | None = None
+    """How long the limit is said to last."""
 
-    @property
-    def script(self) -> Script:
-        """What it says."""
-        return Script((Scene("", (self.failure,)),))
+    def script(self, now_s: int) -> Script:
+        """Return what it says when it begins now."""
+        if self.reset_s is None:
+            return Script((Scene("", (self.failure,)),))
+        limit = {
+            "anthropic-ratelimit-unified-status": "rejected",
+            "anthropic-ratelimit-unified-representative-claim": "five_hour",
+            "anthropic-ratelimit-unified-reset": str(now_s + self.reset_s),
+        }
+        return Script((Scene("", (replace(self.failure, headers=limit),)),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,8 +334,8 @@ def _storms(rng: Random, most: int) -> tuple[Storm, ...]:
         Failure(500, kind="api_error", times=None),
         Failure(429, kind="rate_limit_error", times=None, headers={"retry-after": "1"}),
     ]
-    rng.shuffle(failures)
     storms = [Storm(rng.randint(5, most), failure, rng.randint(4, 9)) for failure in failures]
+    storms.append(Storm(rng.randint(5, most), Failure(429, kind="rate_limit_error", times=None), 2, reset_s=4))
     if rng.random() < _KEY_IS_REFUSED:
         refusal = Failure(401, kind="authentication_error", times=None)
         storms.append(Storm(rng.randint(5, most), refusal, None))

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import Event as Waiting
+from typing import ClassVar
 
 from runner.admission import Pause
 from runner.commands import Command, Verb
@@ -36,6 +37,12 @@ LIMIT_S = 540.0
 _LOOK_S = 0.05
 _LOOKS_A_ROUND = 4
 """The model is looked at this often for each look at the tickets."""
+
+
+class Subscribed(Watched):
+    """A site whose account is a subscription: only of one does Claude Code tell when a limit ends."""
+
+    credential: ClassVar[dict[str, str]] = {"CLAUDE_CODE_OAUTH_TOKEN": "sk-ant-oat01-offline"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +96,7 @@ def play(night: Night, root: Path) -> Iterator[Morning]:
     Raises:
         NeverMorning: See there; it holds what the last daemon said.
     """
-    with Watched.over(root, night.script, settings(EVENING_MICROUSD)) as site:
+    with Subscribed.over(root, night.script, settings(EVENING_MICROUSD)) as site:
         (site.root / "world").touch()
         yield _Player(night, site).play()
 
@@ -162,7 +169,7 @@ class _Player:
                 self._clears_up()
         elif self._storm is None and self._storms and self._complete >= self._storms[0].at:
             self._storm, self._since = self._storms.pop(0), len(self._site.calls)
-            self._site.server.script = self._storm.script
+            self._site.server.script = self._storm.script(int(time.time()))
 
     def _clears_up(self) -> None:
         self._storm = None
