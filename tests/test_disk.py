@@ -23,7 +23,6 @@ from tickets.ticket import Finished, Held, Reason
 
 DAY_US = 24 * 3600 * 1_000_000
 MIB = 1 << 20
-PROGRAM = Path(sys.executable).with_name("ticket-runner")
 
 
 @pytest.fixture
@@ -76,40 +75,36 @@ def test_links_pipes_and_many_names(tmp_path: Path) -> None:
     assert size(tmp_path / "nowhere") == 0
 
 
-def told(here: Place, *words: str, code: int = 0) -> str:
-    """Run the command on a home whose worktrees go at once, and return what it says."""
-    file = here.root / "ticket-runner.toml"
-    keep = '[keep]\nworktrees_days = 0\ntranscripts_days = "forever"'
-    file.write_text(f'repository = "repo"\nstate_directory = "state"\n{keep}\n')
-    command = [str(PROGRAM), "disk", *words, "--config", str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=50)
-    assert done.returncode == code, done.stderr
-    return done.stdout + done.stderr
+@pytest.fixture
+def shell(here: Place) -> Shell:
+    """Return the command line of the home, whose worktrees go at once."""
+    return Shell(here.root, '[keep]\nworktrees_days = 0\ntranscripts_days = "forever"')
 
 
-def test_the_command_tells_it_and_removes_what_is_due(here: Place) -> None:
+def test_the_command_tells_it_and_removes_what_is_due(here: Place, shell: Shell) -> None:
     """With the daemon down `disk` tells what is large and when it goes, and `--clean` removes it, work put aside."""
     precious = here.home.worktrees / "done/precious\x1b[31m.txt"
     precious.touch()
-    said = told(here)
+    said = shell("disk").out
     assert re.search(r"^  worktrees +2\.\d MiB$", said, re.MULTILINE)
     assert re.search(r"^  done, done: worktree 1\.\d MiB \(due\), transcripts [\d.]+ KiB \(kept\)$", said, re.MULTILINE)
     assert re.search(r"^  held, held: worktree 1\.\d MiB, transcripts [\d.]+ KiB$", said, re.MULTILINE)
     assert "no ticket starts below 1.0 GiB" in said
-    said = told(here, "--clean")
+    said = shell("disk", "--clean").out
     assert "done: worktree put aside, since it holds uncommitted work: " in said
     assert f"put aside: {here.home.aside}/done-1: The worktree of ticket done, which is over." in said
     assert "\x1b" not in said
-    assert "nothing is due" in told(here, "--clean")
-    view = json.loads(told(here, "--json"))
+    assert "nothing is due" in shell("disk", "--clean").out
+    view = json.loads(shell("disk", "--json").out)
     assert [left["ticket"] for left in view["tickets"]] == ["held", "done"]
     assert view["aside"][0].startswith(f"{here.home.aside}/done-1: ")
 
 
-def test_another_holder_of_the_home_is_left_alone(here: Place) -> None:
+def test_another_holder_of_the_home_is_left_alone(here: Place, shell: Shell) -> None:
     """What holds the home and answers nobody is not worked beside: nothing is removed."""
     with here.home.lock():
-        assert f"held by process {os.getpid()}" in told(here, "--clean", code=75)
+        ended = shell("disk", "--clean")
+    assert (ended.code, f"held by process {os.getpid()}" in ended.err) == (75, True)
     assert (here.home.worktrees / "done").exists()
 
 

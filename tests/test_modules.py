@@ -260,6 +260,7 @@ def test_a_relative_url_is_beside_its_parent(url: str, origin: str, means: str) 
     assert resolved(url, origin) == means
 
 
+@pytest.mark.proof
 def test_a_submodule_that_contains_itself_ends(family: Family) -> None:
     """Submodules without an end are refused, not followed."""
     child = family.root / "child"
