@@ -85,7 +85,8 @@ def test_active_time_ends_a_run(site: Site) -> None:
 def test_what_waits_for_money_of_all_goes_on_as_soon_as_there_is_more(site: Site) -> None:
     """A ticket waits for the queue's or the day's cap with the reason, and a start with a higher one ends the wait."""
     site.configure(limits={"queue_usd": 0.005})
-    site.plays(bash("echo one > one.txt", input_tokens=10_000, output_tokens=5_000), say("Done."))
+    dear = bash("echo two > two.txt", input_tokens=10_000, output_tokens=5_000)
+    site.plays(bash("echo one > one.txt"), dear, say("Done."))
     site.add("t")
     assert site.works_once() == 1
     shown = site.show("t")
@@ -105,7 +106,7 @@ def test_what_waits_for_money_of_all_goes_on_as_soon_as_there_is_more(site: Site
     shown = site.show("t")
     assert (shown.ticket.state, shown.ticket.attempts, shown.kinds) == ("ready", 0, [("first", "budget")])
     assert shown.ticket.not_before_us == next_day_us(shown.now_us, UTC)
-    assert "limits.day_usd: $0.1050 of $0.0500 spent; the work so far is committed" in shown.why
+    assert "limits.day_usd: $0.1155 of $0.0500 spent; the work so far is committed" in shown.why
     assert committed(site, "t")
 
     site.configure(limits={})
