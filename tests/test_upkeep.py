@@ -232,7 +232,7 @@ def test_temporary_files_are_the_tickets_own(tmp_path: Path) -> None:
         site.waits_in_tool("t", "mark")
         daemon.kill()
         own = site.home.tmp_of("t")
-        assert {"of-setup", "of-agent", "where"} <= {path.name for path in own.iterdir()}
+        assert {"of-setup", "of-agent", "where", f"claude-{os.getuid()}"} <= {path.name for path in own.iterdir()}
         assert site.works_once() == 0
         assert {"of-setup", "of-agent", "where"} <= set(site.git("show", "ticket/t:found.txt").split())
         assert not own.exists()
