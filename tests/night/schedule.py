@@ -180,9 +180,9 @@ class Plan:
             case Kind.IDLE:
                 work = (bash("cat README.md"),)
             case Kind.LOOPS:
-                work = (one, *(bash("exit 9"),) * 9)
+                work = (one, one, *(bash("exit 9"),) * 9)
             case Kind.UNCLEAR:
-                work = (one, _ours("strange"), _ours("strange"), one)
+                work = (one, one, _ours("strange"), _ours("strange"), one)
             case _:
                 work = (one, all_)
         mends = (self._makes(3), say(f"Mended {self.id}."), self._makes(3), say(f"Mended {self.id} again."))

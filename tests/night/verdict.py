@@ -128,7 +128,7 @@ def _work(morning: Morning, life: Life) -> Iterator[str]:
     site, plan = morning.site, life.plan
     worktree = site.worktree(plan.id)
     if life.row.ticket.state is State.HELD:
-        missing = [name for name in plan.files if not (worktree / name).exists()]
+        missing = [name for name in _made(life) if not (worktree / name).exists()]
         if missing:
             yield f"its worktree has no {missing}"
         return
@@ -144,6 +144,21 @@ def _work(morning: Morning, life: Life) -> Iterator[str]:
         yield f"the worktree is not clean: {status}"
     if site.run_git(worktree, "rev-parse", "HEAD") != site.remote("rev-parse", branch):
         yield "the worktree is not at what was delivered"
+
+
+def _made(life: Life) -> list[str]:
+    """Return the files that a tool made which ended: a kill may have cut off the only one."""
+    ended = {
+        event.payload["tool_use_id"]
+        for event in life.log
+        if event.name is Name.TOOL_ENDED and not event.payload["is_error"]
+    }
+    did = [
+        str(event.payload["summary"])
+        for event in life.log
+        if event.name is Name.TOOL_STARTED and event.payload["tool_use_id"] in ended
+    ]
+    return [name for name in life.plan.files if any(name in summary for summary in did)]
 
 
 def _effects(morning: Morning, life: Life) -> Iterator[str]:
