@@ -126,7 +126,8 @@ class Upkeep:
             tx.log(row.ticket.id, Name.WORKTREE_KEPT, where=str(place), why=lost[:_WHY_CHARS])
             return place
 
-        place = self.store.transact(aside)
+        with self.repository.alone():  # before the transaction, or all who write wait for whoever fetches
+            place = self.store.transact(aside)
         return None if place is None else f"worktree put aside, since it {lost}: {place}"
 
     def _transcripts(self, row: Row, paths: list[Path]) -> str | None:
@@ -172,6 +173,8 @@ class Upkeep:
         return untouched and not processes.find(str(self.home.path), row.ticket.id)
 
     def _empty_the_trash(self) -> None:
+        if self.home.trash.is_symlink():
+            clear(self.home.trash)
         for left in self.home.trash.glob("*"):
             clear(left)
 

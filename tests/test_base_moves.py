@@ -244,6 +244,18 @@ def test_a_conflict_without_a_fix_round_is_held_with_its_files(tmp_path: Path) -
         assert work.row().base_sha == base
 
 
+def test_files_in_conflict_are_told_whatever_their_names_are(tmp_path: Path) -> None:
+    """A name that is no text is told as one to the agent and to a person: no request with half a character is made."""
+    name = os.fsdecode(b"caf\xe9\n.txt")
+    for work in works(tmp_path, max_fix_rounds=0):
+        (work.tree / name).write_text("mine\n")
+        work.base_moves(name)
+        held = work.is_claimed()
+        assert isinstance(held, Held)
+        assert held.note.endswith("\ncaf\ufffd\n.txt")
+        assert work.place.repository.conflicts(TICKET) == ("caf\ufffd\n.txt",)
+
+
 def test_what_git_cannot_merge_at_all_is_as_it_was(work: Work) -> None:
     """A base that shares no history is no conflict: it is refused, and the worktree stays clean."""
     before = work.commit()

@@ -3,6 +3,7 @@
 import os
 import subprocess
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from runner.processes import Cookie
 from runner.session import Kind, Transcript, choose, session_id
 from runner.store import Store, Tx, log, sessions, tickets
 from runner.upkeep import Upkeep, _There
+from runner.worktree import Repository
 from tests.daemons import Site, bash, say
 from tests.homes import Place, configured, git, opened
 from tickets.ticket import Cancelled, Claimed, Fact, Finished, Held, Reason, Retried
@@ -108,6 +110,34 @@ def test_work_is_put_aside_and_reported(here: Place, what: str) -> None:
     assert not tree.exists()
     assert tidy(here, days=8) == []
     assert here.differs() == []
+
+
+class Watched(Repository):
+    """Notes whether another thread could have our copies while a worktree is put aside."""
+
+    free: bool | None = None
+
+    def put_aside(self, ticket_id: str, why: str) -> Path:
+        """Look first."""
+        with ThreadPoolExecutor(1) as other:
+            self.free = other.submit(self._tried).result()
+        return super().put_aside(ticket_id, why)
+
+    def _tried(self) -> bool:
+        free = self._lock.acquire(blocking=False)
+        if free:
+            self._lock.release()
+        return free
+
+
+def test_no_transaction_waits_for_a_fetch(here: Place) -> None:
+    """Our copies are waited for before the transaction in which a worktree is put aside: who writes waits for none."""
+    (here.home.worktrees / "dropped/precious.txt").touch()
+    watched = Watched(here.home.path, str(here.root / "repo"), author_name="a", author_email="a@b")
+    now_us = here.store.read(lambda rx: rx.now_us) + 7 * DAY_US
+    with closing(Store.open(here.config.database_url, clock=lambda: now_us)) as store:
+        Upkeep(here.config, here.home, store, watched).run()
+    assert watched.free is False
 
 
 def test_a_cancelled_ticket_is_taken_up_again(here: Place) -> None:
@@ -215,6 +245,7 @@ def test_what_an_agent_left_behind_does_not_stop_it(here: Place) -> None:
     (tmp / "cache").mkdir()
     (tmp / "cache/x").touch()
     (tmp / "cache").chmod(0o500)
+    here.home.trash.symlink_to(precious)
     tidy(here, days=0)
     assert left(here, "done") == ALL - {"tmp"}
     assert (precious / "x").exists()

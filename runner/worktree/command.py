@@ -71,6 +71,11 @@ class Result:
         """The NUL-separated names of a `-z` output."""
         return [os.fsdecode(name) for name in self.stdout.split(b"\0") if name]
 
+    @property
+    def told_paths(self) -> list[str]:
+        """The same for a person or an agent: a name need not be text."""
+        return [name.decode(errors="replace") for name in self.stdout.split(b"\0") if name]
+
 
 class _Bounded(BytesIO):
     """Keeps the first bytes, swallows the rest."""

@@ -7,7 +7,7 @@ Knows worktrees; does not know which are due.
 """
 
 import os
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from runner.worktree.clone import HEADS, checked_sha
@@ -60,6 +60,10 @@ class Leaving(Large):
         target = room / f"worktree-{ticket_id}"
         self.path_of(ticket_id).rename(target)
         return target
+
+    def alone(self) -> AbstractContextManager[object]:
+        """Keep others from our copies meanwhile; they may hold them as long as a fetch takes."""
+        return self._lock
 
     def put_aside(self, ticket_id: str, why: str) -> Path:
         """Move a worktree out of the way as it is, with a note, and return where it is now.

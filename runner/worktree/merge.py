@@ -71,7 +71,7 @@ class Merges(Leaving):
         checkout = self.checkout(ticket_id)
         if not (checkout.admin / MERGE_HEAD).exists():
             return ()
-        return tuple(checkout.git.run("diff", "--name-only", "--diff-filter=U", "-z", "--no-ext-diff").paths)
+        return tuple(checkout.git.run("diff", "--name-only", "--diff-filter=U", "-z", "--no-ext-diff").told_paths)
 
     def undo_merge(self, ticket_id: str) -> str:
         """Clear away a merge of ours that did not end, and return a note; "" when there is none.
