@@ -791,6 +791,25 @@ def test_a_repository_inside_the_worktree_is_reported(place: Place, commits: int
     assert "+new" in place.ours.diff("t-1", place.base, limit_bytes=LIMIT)
 
 
+def test_a_file_that_git_refuses_hides_no_other(place: Place) -> None:
+    """Where git would add nothing at all for one file, the rest is seen, and that file is named."""
+    tree = place.tree()
+    (tree.path / ".gitattributes").write_text("*.wide working-tree-encoding=UTF-16\n")
+    (tree.path / "no-mark.wide").write_bytes(b"abc")
+    for name in ("a.py", "b.py", "z.py"):
+        (tree.path / name).write_text("new\n")
+    with pytest.raises(CommitRefused, match=r"no-mark\.wide"):
+        place.ours.commit_all("t-1", "x")
+    facts = place.ours.facts("t-1", place.base)
+    assert set(facts.uncommitted) == {".gitattributes", "a.py", "b.py", "z.py", "no-mark.wide"}
+    assert facts.changed
+    assert place.ours.diff("t-1", place.base, limit_bytes=LIMIT).count("+new") == 3
+    assert (place.ours.holds("t-1") or "").startswith("holds uncommitted work: ")
+    seen = place.ours.content("t-1")
+    (tree.path / "a.py").write_text("newer\n")
+    assert place.ours.content("t-1") != seen
+
+
 @pytest.mark.parametrize("committed", [False, True])
 def test_a_link_to_nothing_is_neither_committed_nor_pushed(place: Place, committed: bool) -> None:
     """A repository that the agent itself added as a link is refused, whoever was to commit it."""

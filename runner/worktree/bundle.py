@@ -105,7 +105,7 @@ class Bundles(Surveyed):
         looks = 0
         while True:
             head, ref = _head_of(checkout)
-            with self._snapshot(checkout, room / "objects") as (snapshot, nested):
+            with self._snapshot(checkout, room / "objects") as (snapshot, unknown):
                 tree = snapshot.run("write-tree").text
             looks += 1
             if looks == _LOOKS or (head, ref) == _head_of(checkout):
@@ -113,7 +113,7 @@ class Bundles(Surveyed):
         work = git.run("commit-tree", tree, "-p", head, "-m", f"Files of {ticket_id}").text
         git.run("update-ref", f"{_WORK}{ticket_id}", work)
         under_way = [name for name in _UNDER_WAY if (checkout.admin / name).exists()]
-        left_out = [*(f"the repository {name} in it" for name in nested), *(f"its {name}" for name in under_way)]
+        left_out = [*map(_left_out, unknown), *(f"its {name}" for name in under_way)]
         return Saved(ticket_id, head, ref, tuple(left_out))
 
     def _put(self, saved: Saved, final: Path) -> None:
@@ -147,3 +147,8 @@ def _head_of(checkout: Checkout) -> tuple[str, str | None]:
     if head is not None:
         return head, ref
     return checkout.git.run("rev-parse", "--verify", f"{checkout.ref}^{{commit}}").text, None
+
+
+def _left_out(name: str) -> str:
+    """Return what to say of something that git cannot save."""
+    return f"the repository {name} in it" if name.endswith("/") else f"its file {name}, which git refuses"

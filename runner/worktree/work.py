@@ -19,6 +19,7 @@ from runner.worktree.command import Command
 from runner.worktree.trees import Checkout, Trees
 
 _COMMITS_SHOWN, _SUBJECT_CHARS, _PATHS_SHOWN = 50, 200, 200
+_NAMED = 500  # paths in one command
 _DIFF = ("diff", "--cached", "--no-ext-diff", "--no-textconv", "--no-color")
 
 
@@ -49,9 +50,9 @@ class Work(Trees):
         head = checkout.git.run("rev-parse", "--verify", "HEAD^{commit}").text
         span = f"{checked_sha(base_sha)}..{head}"
         log = checkout.git.run("log", "--no-show-signature", f"-{_COMMITS_SHOWN}", "--format=%H %s", span).text
-        with self._snapshot(checkout) as (git, nested):
-            uncommitted = [*git.run(*_DIFF, "--name-only", "--no-renames", "-z", head).paths, *nested]
-            changed = bool(nested) or git.ask(*_DIFF, "--quiet", base_sha).status != 0
+        with self._snapshot(checkout) as (git, left_out):
+            uncommitted = [*git.run(*_DIFF, "--name-only", "--no-renames", "-z", head).paths, *left_out]
+            changed = bool(left_out) or git.ask(*_DIFF, "--quiet", base_sha).status != 0
         return Facts(
             head,
             tuple(Commit(sha, subject[:_SUBJECT_CHARS]) for sha, _, subject in map(_words, log.splitlines())),
@@ -70,14 +71,14 @@ class Work(Trees):
         """Return what is the same for the same commit with the same files, uncommitted and untracked ones included."""
         checkout = self.checkout(ticket_id)
         head = checkout.git.run("rev-parse", "--verify", "HEAD^{commit}").text
-        with self._snapshot(checkout) as (git, nested):
-            return " ".join([head, git.run("write-tree").text, *nested])
+        with self._snapshot(checkout) as (git, left_out):
+            return " ".join([head, git.run("write-tree").text, *left_out])
 
     @contextmanager
     def _snapshot(self, checkout: Checkout, objects: Path | None = None) -> Iterator[tuple[Command, list[str]]]:
-        """Give git with an index of everything there is, and nested repositories; real index and objects are kept.
+        """Give git with an index of everything there is, and the names of what git cannot have in it.
 
-        New objects go to the directory `objects`, or are forgotten.
+        Real index and objects are kept; new objects go to the directory `objects`, or are forgotten.
         """
         with TemporaryDirectory(dir=self.state, prefix=".snapshot-") as room:
             index = Path(room, "index")
@@ -95,9 +96,10 @@ class Work(Trees):
                 git.run("read-tree", "HEAD")
             nested = nested_repositories(git)
             skipped = (f":(top,exclude,literal){name}" for name in nested)
-            git.ask("add", "--all", "--ignore-errors", "--", ":/", *skipped)
+            refused = git.ask("add", "--all", "--", ":/", *skipped).status
+            left_out = [*nested, *(_add_what_can_be(git, _not_added(git)) if refused else ())]
             add_hidden(git, checkout.path)
-            yield git, nested
+            yield git, left_out
 
 
 def nested_repositories(git: Command) -> list[str]:
@@ -111,6 +113,24 @@ def add_hidden(git: Command, path: Path) -> None:
     real = [name for name in names if not name.endswith("/") and _has_content(path / name)]
     if real:
         git.run("add", "--force", "--", *(f":(top,literal){name}" for name in real))
+
+
+def _not_added(git: Command) -> list[str]:
+    """Return what differs from the index, without nested repositories."""
+    changed = git.run("diff-files", "--name-only", "-z", "--ignore-submodules=all").paths
+    new = git.run("ls-files", "--others", "--exclude-standard", "-z").paths
+    return [name for name in dict.fromkeys([*changed, *new]) if not name.endswith("/")]
+
+
+def _add_what_can_be(git: Command, names: list[str]) -> list[str]:
+    """Add these, and return those that git refuses: for one of them it leaves out all."""
+    named = (f":(top,literal){name}" for name in names)
+    if not names or (len(names) <= _NAMED and not git.ask("add", "--all", "--", *named).status):
+        return []
+    if len(names) == 1:
+        return names
+    half = len(names) // 2
+    return [*_add_what_can_be(git, names[:half]), *_add_what_can_be(git, names[half:])]
 
 
 def _has_content(path: Path) -> bool:
