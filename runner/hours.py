@@ -49,7 +49,10 @@ class Hours:
         return closes_us if closes_us is not None and closes_us - now_us <= 8 * _DAY_MIN * 60 * _US else None
 
     def _spans(self, now_us: int) -> list[tuple[int, int]]:
-        """Return from when until when it is open around `now_us`: more than a week, none touching another."""
+        """Return from when until when it is open around `now_us`, none touching another.
+
+        More than two weeks: what opens in an hour that clocks skip does not open at all that week.
+        """
         spans: list[tuple[int, int]] = []
         for opens, closes in sorted(self._each(datetime.fromtimestamp(now_us // _US, self.zone).date())):
             if spans and opens <= spans[-1][1]:
@@ -59,7 +62,7 @@ class Hours:
         return spans
 
     def _each(self, today: date) -> Iterator[tuple[int, int]]:
-        for day in (today + timedelta(days=days) for days in range(-2, 10)):
+        for day in (today + timedelta(days=days) for days in range(-2, 17)):
             for window in self.windows:
                 if day.weekday() in window.days:
                     yield self._at(day, window.opens_min), self._at(day, window.closes_min)
