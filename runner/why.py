@@ -141,10 +141,10 @@ def closed(shut: Closed) -> Why:
     if shut.reason in {HOURS, MACHINE}:
         return Why(f"no ticket starts{until}{note}", until_us=shut.until_us)
     if shut.reason == WEATHER:
-        then = "one ticket tries then; " if until else ""
+        tries = ", when one ticket tries" if until else ""
         return Why(
-            f"the queue waits for the weather{until}{note}",
-            f"{then}`ticket-runner resume` ends the wait",
+            f"the queue waits for the weather{until}{tries}{note}",
+            "`ticket-runner resume` ends the wait",
             shut.until_us,
         )
     return Why(f"the queue is paused{note}", "`ticket-runner resume`")

@@ -119,6 +119,17 @@ def test_all_runs_of_a_ticket_use_its_caps(place: Place) -> None:
     }
 
 
+def test_a_clock_that_is_put_back_gives_no_time(place: Place) -> None:
+    """A run that ended before it began, by the clock, took no time, and gives none to the runs before it."""
+    place.take("a")
+    place.claim()
+    for seconds in (10, -3600):
+        run = place.run("a")
+        place.clock.pass_s(seconds)
+        end(place, run, configured())
+    assert place.store.read(runs.used, "a").active_us == 10 * SECOND
+
+
 def test_a_cap_that_is_near_is_told_once_and_again_when_raised(place: Place) -> None:
     """At 80 % of a cap its ticket's log says so once, and once more when 80 % of a higher one is used."""
     low, high = (configured(ticket_usd=usd, ticket_turns=10, day_usd="unlimited") for usd in (1.0, 2.0))

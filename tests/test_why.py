@@ -184,8 +184,8 @@ WAITS = Closed(WEATHER, "rate limit", LATER)
         (
             WAITS,
             Why(
-                f"the queue waits for the weather until {AT_LATER}: rate limit",
-                "one ticket tries then; `ticket-runner resume` ends the wait",
+                f"the queue waits for the weather until {AT_LATER}, when one ticket tries: rate limit",
+                "`ticket-runner resume` ends the wait",
                 LATER,
             ),
         ),
