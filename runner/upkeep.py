@@ -9,7 +9,7 @@ thread, as `Daily` does.
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Self
@@ -92,7 +92,7 @@ class Upkeep:
         for what in due(left, row.changed_at_us, keep_days=keep_days(self.config), now_us=now_us):
             remove: Callable[[], str | None] = {
                 Kept.TMP: partial(self._tmp, row),
-                Kept.WORKTREE: partial(self._worktree, row),
+                Kept.WORKTREE: partial(self._worktree, row, there),
                 Kept.TRANSCRIPTS: partial(self._transcripts, row, paths),
                 Kept.MESSAGES: partial(self._messages, row),
             }[what]
@@ -105,11 +105,15 @@ class Upkeep:
         self._away(row, lambda _: [self.home.tmp_of(row.ticket.id)])
         return None
 
-    def _worktree(self, row: Row) -> str | None:
+    def _worktree(self, row: Row, there: "_There") -> str | None:
         ticket = row.ticket.id
         try:
-            lost = self.repository.holds(ticket, delivered=self.store.read(events.delivered, ticket))
-        except (RepositoryDenied, RepositoryMissing, RepositoryUnreachable, WorktreeLocked) as error:
+            delivered = self.store.read(events.delivered, ticket)
+            lost = self.repository.holds(ticket, delivered=delivered, ask=not there.unanswered)
+        except WorktreeLocked as error:
+            return f"worktree left: {error}"
+        except (RepositoryDenied, RepositoryMissing, RepositoryUnreachable) as error:
+            there.unanswered.append(ticket)
             return f"worktree left until the repository answers: {error}"
         if lost is not None:
             return self._put_aside(row, lost)
@@ -216,6 +220,8 @@ class _There:
     """See `disk.written`."""
     registered: frozenset[str]
     """The tickets for which the clone has a worktree registered."""
+    unanswered: list[str] = field(default_factory=list)
+    """For which the repository gave no answer: it is not asked again, since each time claims would wait for it."""
 
     @classmethod
     def of(cls, home: Home, repository: Repository) -> Self:

@@ -160,11 +160,14 @@ def test_edits_in_a_submodule_are_not_lost_in_silence(family: Family) -> None:
 
 
 def test_a_worktree_with_submodules_goes_only_when_nothing_is_lost(family: Family, tmp_path: Path) -> None:
-    """Neither an edit nor a commit in a submodule at any depth goes with its worktree; aside it is all there."""
+    """No edit, commit or stash in a submodule at any depth goes with its worktree; aside it is all there."""
     tree = family.tree()
     deep = tree.path / "libs/child/deep"
     (deep / "new.txt").write_text("new\n")
     assert family.ours.holds("t-1") == "holds uncommitted work in its submodule child"
+    git(deep, "stash", "--include-untracked")
+    assert family.ours.holds("t-1") == "holds commits of its submodule deep that are pushed nowhere"
+    git(deep, "stash", "drop")
     made = commit(deep, "new.txt", "new\n")
     git(deep, "branch", "keep")
     git(deep, "checkout", "-q", "origin/main")

@@ -39,12 +39,12 @@ def here(tmp_path: Path) -> Iterator[Place]:
         yield place
 
 
-def tidy(here: Place, *, days: float, config: Config | None = None) -> list[str]:
+def tidy(here: Place, *, days: float, config: Config | None = None, repository: Repository | None = None) -> list[str]:
     """Let upkeep look after so many days, and return what it says."""
     now_us = here.store.read(lambda rx: rx.now_us)
     url = here.config.database_url
     with closing(Store.open(url, clock=lambda: now_us + round(days * DAY_US))) as store:
-        return Upkeep(config or here.config, here.home, store, here.repository).run()
+        return Upkeep(config or here.config, here.home, store, repository or here.repository).run()
 
 
 def names(here: Place, ticket: str) -> list[Name]:
@@ -113,9 +113,14 @@ def test_work_is_put_aside_and_reported(here: Place, what: str) -> None:
 
 
 class Watched(Repository):
-    """Notes whether another thread could have our copies while a worktree is put aside."""
+    """Notes whether another thread could have our copies while a worktree is put aside, and counts the fetches."""
 
     free: bool | None = None
+    fetched = 0
+
+    def _fetch(self) -> None:
+        self.fetched += 1
+        super()._fetch()
 
     def put_aside(self, ticket_id: str, why: str) -> Path:
         """Look first."""
@@ -134,9 +139,7 @@ def test_no_transaction_waits_for_a_fetch(here: Place) -> None:
     """Our copies are waited for before the transaction in which a worktree is put aside: who writes waits for none."""
     (here.home.worktrees / "dropped/precious.txt").touch()
     watched = Watched(here.home.path, str(here.root / "repo"), author_name="a", author_email="a@b")
-    now_us = here.store.read(lambda rx: rx.now_us) + 7 * DAY_US
-    with closing(Store.open(here.config.database_url, clock=lambda: now_us)) as store:
-        Upkeep(here.config, here.home, store, watched).run()
+    tidy(here, days=7, repository=watched)
     assert watched.free is False
 
 
@@ -170,6 +173,20 @@ def test_an_origin_that_is_away_removes_nothing(here: Place) -> None:
     assert tidy(here, days=7) == ["dropped: worktree removed"]
 
 
+def test_an_origin_that_is_away_is_asked_once(here: Place) -> None:
+    """Of many worktrees that only the repository could judge, the first one asks: claims wait for git meanwhile."""
+    for ticket in ("done", "dropped"):
+        (here.home.worktrees / ticket / "work.txt").write_text("work\n")
+        here.repository.commit_all(ticket, "Work")
+    watched = Watched(here.home.path, str(here.root / "repo"), author_name="a", author_email="a@b")
+    (here.root / "repo").rename(here.root / "away")
+    assert [line.partition(" left until")[0] for line in tidy(here, days=7, repository=watched)] == [
+        "done: worktree",
+        "dropped: worktree",
+    ]
+    assert watched.fetched == 1
+
+
 def again(here: Place) -> None:
     """Retry and cancel the ticket once more."""
     for fact in (Retried(), Cancelled()):
@@ -183,9 +200,14 @@ def claimed(here: Place) -> None:
         here.store.transact(tickets.apply, "dropped", fact)
 
 
+@pytest.mark.parametrize("works", [False, True], ids=["clean", "with work"])
 @pytest.mark.parametrize("meanwhile", [again, claimed])
-def test_a_ticket_that_was_touched_meanwhile_keeps_all(here: Place, meanwhile: Callable[[Place], None]) -> None:
-    """What began between the look at a ticket and the removal wins: nothing of it is removed."""
+def test_a_ticket_that_was_touched_meanwhile_keeps_all(
+    here: Place, meanwhile: Callable[[Place], None], *, works: bool
+) -> None:
+    """What began between the look at a ticket and the removal wins: nothing of it is removed or put aside."""
+    if works:
+        (here.home.worktrees / "dropped/work.txt").touch()
     now_us = here.store.read(lambda rx: rx.now_us) + 31 * DAY_US
     with closing(Store.open(here.config.database_url, clock=lambda: now_us)) as store:
         upkeep = Upkeep(here.config, here.home, store, here.repository)

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from runner.worktree.clone import HEADS, checked_sha
-from runner.worktree.errors import CommitRefused, GitFailed, WorktreeRefused
+from runner.worktree.errors import CommitRefused, GitFailed, RepositoryUnreachable, WorktreeRefused
 from runner.worktree.files import write_whole
 from runner.worktree.large import Large
 from runner.worktree.trees import put_branch_back
@@ -22,13 +22,14 @@ _PATHS_SHOWN = 5
 class Leaving(Large):
     """Worktrees that nobody works in any more."""
 
-    def holds(self, ticket_id: str, *, delivered: str | None = None) -> str | None:
+    def holds(self, ticket_id: str, *, delivered: str | None = None, ask: bool = True) -> str | None:
         """Return what would be lost with the ticket's worktree and all that git ignores in it; None for nothing.
 
         Args:
             ticket_id: Whose.
             delivered: A commit that the origin is known to have had on the ticket's branch. It is asked only for
                 commits that are neither in that nor in what was last fetched.
+            ask: Ask it; else it counts as unreachable.
 
         Raises:
             RepositoryDenied, RepositoryUnreachable: It has to be asked, and gave no answer.
@@ -50,6 +51,8 @@ class Leaving(Large):
             if delivered is not None and checkout.git.is_ancestor(head, checked_sha(delivered)):
                 return None
             if not self._is_at_origin(head):
+                if not ask:
+                    raise RepositoryUnreachable(self.shown, "it gave no answer just now")
                 self._fetch()
                 if not self._is_at_origin(head):
                     return f"holds {head}, which is in no branch of {self.shown}"

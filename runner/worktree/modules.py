@@ -125,7 +125,7 @@ class Modules(Bundles):
             git = self._in_module(place)
             if git.run("status", "--porcelain", "--ignore-submodules=none").stdout:
                 raise checkout.refused(f"holds uncommitted work in its submodule {place.name}")
-            if git.run("rev-list", "--max-count=1", "HEAD", "--branches", "--not", "--remotes", "--tags").stdout:
+            if git.run("rev-list", "--max-count=1", "HEAD", "--all", "--not", "--remotes", "--tags").stdout:
                 raise checkout.refused(f"holds commits of its submodule {place.name} that are pushed nowhere")
 
     def has_modules(self, checkout: Checkout) -> bool:
