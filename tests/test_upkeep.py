@@ -173,6 +173,16 @@ def test_an_origin_that_is_away_removes_nothing(here: Place) -> None:
     assert tidy(here, days=7) == ["dropped: worktree removed"]
 
 
+def test_what_was_delivered_goes_though_its_branch_is_gone(here: Place) -> None:
+    """A branch that was squashed into the base and removed was delivered: its worktree holds nothing."""
+    (here.home.worktrees / "done/work.txt").write_text("work\n")
+    here.repository.commit_all("done", "Work")
+    pushed = here.repository.push("done")
+    here.store.transact(Tx.log, "done", Name.BRANCH_PUSHED, sha=pushed.sha, branch=pushed.branch)
+    git(here.root / "repo", "branch", "-D", pushed.branch)
+    assert tidy(here, days=7)[0] == "done: worktree removed"
+
+
 def test_an_origin_that_is_away_is_asked_once(here: Place) -> None:
     """Of many worktrees that only the repository could judge, the first one asks: claims wait for git meanwhile."""
     for ticket in ("done", "dropped"):
