@@ -122,17 +122,19 @@ def read(path: Path, *, since_bytes: int = 0, until_bytes: int | None = None) ->
 
 def last_words(path: Path) -> Words:
     """Return what the agent last said in a session; nothing where that cannot be read."""
-    said, plan = "", tuple[str, ...]()
+    said, plan = "", dict[str, tuple[str, str]]()
     with suppress(OSError):
         for _, entry in _entries(path, skip_bytes=max(path.stat().st_size - _TAIL_BYTES, 0)):
             message = _object(entry, "message")
-            if entry.get("type") != "assistant" or entry.get("isSidechain") is True:
+            if entry.get("isSidechain") is True:
+                continue
+            _plan(plan, _object(entry, "toolUseResult"))
+            if entry.get("type") != "assistant":
                 continue
             blocks = message.get("content") if _text(message, "model") != "<synthetic>" else None
             for block in filter(_is_object, blocks if isinstance(blocks, list) else ()):
                 said = _text(block, "text").strip() or said
-                plan = _plan(block) or plan
-    return Words(said, plan)
+    return Words(said, tuple(f"{status}: {subject}" for subject, status in plan.values() if status != "deleted"))
 
 
 def price(usages: Iterable[Usage]) -> int | None:
@@ -248,11 +250,13 @@ def _usage(entry: Mapping[str, object]) -> Usage | None:
     )
 
 
-def _plan(block: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the steps of a plan that a block of a message makes; () for any other block."""
-    todos = _object(block, "input").get("todos") if block.get("name") == "TodoWrite" else None
-    steps = filter(_is_object, todos if isinstance(todos, list) else ())
-    return tuple(f"{_text(step, 'status')}: {_text(step, 'content')}" for step in steps)
+def _plan(plan: dict[str, tuple[str, str]], result: Mapping[str, object]) -> None:
+    """Note what came of a call of TaskCreate, TaskGet or TaskUpdate: subject and status of a step, by its id."""
+    task, change = _object(result, "task"), _object(result, "statusChange")
+    if subject := _text(task, "subject"):
+        plan[_text(task, "id")] = subject, _text(task, "status") or "pending"
+    if (step := _text(result, "taskId")) in plan and (status := _text(change, "to")):
+        plan[step] = plan[step][0], status
 
 
 def _is_object(value: object) -> TypeGuard[Mapping[str, object]]:

@@ -44,7 +44,9 @@ def test_a_session_that_yields_no_turn_twice_is_followed_by_one_that_knows(site:
     """After two resumes without a turn a new session has what was said and done, and the caps count both."""
     words, commit = Text("First one, then two."), "echo 1 > 1.txt; git add .; git commit -qm One"
     wanted = ToolUse("mcp__runner__comment", {"operation": "plan", "body": "One, then two."})
-    done = (Reply((words, ToolUse("Bash", {"command": commit}))), Reply((wanted,)))
+    step = ToolUse("TaskCreate", {"subject": "Add two", "description": "With a commit."})
+    done = (Reply((words, ToolUse("Bash", {"command": commit}))), Reply((wanted, step)))
+    site.configure(agent={"base_url": site.server.url, "model": "claude-sonnet-4-5", "tools": ["Bash", "TaskCreate"]})
     site.plays(*done, Failure(422, kind="invalid_request_error", times=None))
     site.add("t", "Add one and two.")
     for outcome in ("failed", "unexplained", "unexplained"):
@@ -58,7 +60,13 @@ def test_a_session_that_yields_no_turn_twice_is_followed_by_one_that_knows(site:
     assert [session.closed_reason for session in shown.sessions] == ["no_turns", None]
     (told,) = site.calls[-2].last_user_texts[-1:]
     assert told.startswith("Add one and two.")
-    for fact in ("```\nFirst one, then two.\n```", "Commits on the branch so far:\n- ", " One\n", "comment.plan: done"):
+    for fact in (
+        "```\nFirst one, then two.\n```",
+        "- pending: Add two\n",
+        "Commits on the branch so far:\n- ",
+        " One\n",
+        "comment.plan: done",
+    ):
         assert fact in told
     assert site.delivered("t") == ["Work on t", "One"]
     assert shown.spent_microusd == site.server.cost_microusd > 4 * COST, "empty answers cost too"

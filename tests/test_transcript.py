@@ -59,23 +59,43 @@ def words_of(file: Path, *lines: bytes) -> Words:
 
 def test_last_words_are_those_of_the_agent_itself(file: Path) -> None:
     """The last text and the last plan count, not those of a subagent or of Claude Code, whatever else is there."""
-    plan = {"todos": [{"content": "Add one", "status": "completed"}, "?", {"content": "Add two", "status": "pending"}]}
-    todo = {"type": "tool_use", "name": "TodoWrite", "input": plan}
     said = words_of(
         file,
         USER,
-        spoken(
-            {"type": "text", "text": "First one."}, {"type": "tool_use", "name": "TodoWrite", "input": {"todos": 1}}
-        ),
-        spoken(todo, "?", {"type": "text", "text": " Then two. "}),
-        spoken({"type": "tool_use", "name": "Bash", "input": {"todos": ["no"]}}, {"type": "text", "text": " "}),
+        spoken({"type": "text", "text": "First one."}),
+        spoken("?", {"type": "text", "text": " Then two. "}),
+        spoken({"type": "tool_use", "name": "Bash", "input": {}}, {"type": "text", "text": " "}),
         spoken({"type": "text", "text": "I am another."}, isSidechain=True),
         spoken({"type": "text", "text": "No response requested."}, model="<synthetic>"),
         line("assistant", message={"content": "as it should not be"}),
         line("assistant", message=7),
         b"torn",
     )
-    assert said == Words("Then two.", ("completed: Add one", "pending: Add two"))
+    assert said == Words("Then two.")
+
+
+def came(result: object, **fields: object) -> bytes:
+    """Return a line of what came of a call of a tool."""
+    return line("user", message={"content": []}, toolUseResult=result, **fields)
+
+
+def test_the_plan_is_what_became_of_its_steps(file: Path) -> None:
+    """Steps have the state that they came to; those that were taken back, of others or not known are left out."""
+    said = words_of(
+        file,
+        USER,
+        *(came({"task": {"id": str(n), "subject": f"Add {n}", "description": "d"}}) for n in (1, 2, 3)),
+        came({"success": True, "taskId": "1", "statusChange": {"from": "pending", "to": "completed"}}),
+        came({"success": False, "taskId": "9", "updatedFields": [], "error": "Task not found"}),
+        came({"success": True, "taskId": "8", "statusChange": {"from": "pending", "to": "completed"}}),
+        came({"success": True, "taskId": "2", "updatedFields": ["subject"]}),
+        came({"success": True, "taskId": "3", "statusChange": {"from": "pending", "to": "deleted"}}),
+        came({"task": {"id": "4", "subject": "Add 4", "status": "in_progress"}}),
+        came({"task": {"id": "5", "subject": "Another's"}}, isSidechain=True),
+        came("Error: no"),
+        came({"task": None, "taskId": 7}),
+    )
+    assert said == Words("", ("completed: Add 1", "pending: Add 2", "in_progress: Add 4"))
 
 
 def test_last_words_are_looked_for_at_the_end(file: Path) -> None:
