@@ -281,6 +281,14 @@ def test_submodules_that_the_base_moves_are_left_to_a_person(work: Work) -> None
     assert work.outbox("for-each-ref", MERGE) == ""
 
 
+def test_submodules_that_the_base_got_are_no_work_of_the_ticket(work: Work) -> None:
+    """What a merge brings is not asked of a submodule's own repository when the ticket is delivered."""
+    git(work.repo, "update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},sub")
+    base = work.base_moves(".gitmodules", '[submodule "sub"]\n\tpath = sub\n\turl = ../nowhere\n')
+    assert isinstance(work.is_claimed(), Finished)
+    assert work.row().base_sha == base
+
+
 def test_no_hook_of_an_agent_runs_in_a_merge(work: Work) -> None:
     """Hooks that an agent planted are not run by a merge of ours."""
     work.commit()
