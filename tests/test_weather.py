@@ -1,5 +1,6 @@
 """The weather of the whole queue: one pause for all, one ticket that tries, and the rest that follow it."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -8,9 +9,11 @@ import pytest
 
 from runner.events import Name
 from runner.offline import Failure
-from runner.store import Tx, queue, tickets
+from runner.outcome import Waits
+from runner.store import Tx, log, queue, tickets
 from tests.daemons import COST, Site, bash, say
 from tests.stores import HOME, SECOND, Place
+from tests.test_base_moves import works
 from tickets.ticket import Cause, Fact, Finished, Held, PutBack, Reason
 
 
@@ -161,6 +164,20 @@ def test_a_probe_that_needs_no_model_leaves_the_probe_to_another(place: Place) -
     assert claims(place) == []
     place.store.transact(queue.leave_probe, "a")
     assert claims(place) == ["b"]
+
+
+def test_work_that_is_only_checked_keeps_no_other_from_trying(tmp_path: Path) -> None:
+    """A ticket that was claimed to probe and whose agent has finished is the probe no more while it is checked."""
+    ask = (
+        "import sqlite3; database = sqlite3.connect('state/ticket-runner.sqlite3');"
+        " print(database.execute('SELECT probe FROM queue').fetchall())"
+    )
+    for work in works(tmp_path, verify=[f'cd {tmp_path}; {sys.executable} -c "{ask}" > probe']):
+        store = work.place.store
+        store.transact(queue.wait_for_weather, note="", reset_at_us=None, by="a", chance=0.0, waits=Waits(1e-6, 1e-6))
+        assert isinstance(work.is_claimed(), Finished)
+        assert Name.QUEUE_PROBED in {entry.event.name for entry in store.read(log.events, ticket="")}
+        assert (tmp_path / "probe").read_text() == "[(None,)]\n"
 
 
 @pytest.mark.parametrize("wait_s", [0, 30])
