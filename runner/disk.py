@@ -189,4 +189,4 @@ def _noted(path: Path) -> str:
     note = path.with_name(f"{path.name}.txt")
     if note.is_symlink() or not note.is_file():
         return str(path)
-    return f"{path}: {note.read_text(errors='replace').strip()}"
+    return f"{path}: {' '.join(note.read_text(errors='replace').split())}"  # names of files can be of several lines

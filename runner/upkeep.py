@@ -63,7 +63,7 @@ class Upkeep:
             if is_stopping():
                 break
             try:
-                done += [f"{row.ticket.id}: {line}" for line in self._tidy(row, there)]
+                done += [" ".join(f"{row.ticket.id}: {line}".split()) for line in self._tidy(row, there)]
             except (RunnerError, OSError) as error:
                 log.warn("upkeep.failed", ticket=row.ticket.id, error=str(error))
                 done.append(f"{row.ticket.id}: left as it is: {error}")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from runner.config import Config
+from runner.disk import usage
 from runner.events import Name
 from runner.processes import Cookie
 from runner.session import Kind, Transcript, choose, session_id
@@ -141,6 +142,15 @@ def test_no_transaction_waits_for_a_fetch(here: Place) -> None:
     watched = Watched(here.home.path, str(here.root / "repo"), author_name="a", author_email="a@b")
     tidy(here, days=7, repository=watched)
     assert watched.free is False
+
+
+def test_a_name_makes_no_line(here: Place) -> None:
+    """A file that is named like two lines of ours is told in one, when it is put aside and by `disk`."""
+    (here.home.worktrees / "dropped" / "x\ndone: worktree removed").touch()
+    said = tidy(here, days=7)
+    (aside,) = usage(here.config, 0, []).aside
+    assert [line.partition(" ")[0] for line in said] == ["done:", "dropped:"]
+    assert [len(line.splitlines()) for line in (*said, aside)] == [1, 1, 1]
 
 
 def test_a_cancelled_ticket_is_taken_up_again(here: Place) -> None:
