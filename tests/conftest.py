@@ -2,8 +2,8 @@
 
 The home directory, the default Claude configuration and the user's git
 configuration are empty, no key is set, the model's default address is a closed
-port of this machine, and nothing but loopback can be reached. All of it is in the
-environment before the first test is imported, so that processes inherit it.
+port of this machine, nothing but loopback can be reached, and signals do what they do
+by default. All of it is so before the first test is imported, and processes inherit it.
 """
 
 import atexit
@@ -58,6 +58,17 @@ def _poison(home: Path) -> None:
     }
 
 
+def _restore_signals() -> None:
+    """Obey what a shell lets its background jobs ignore: children would ignore it too."""
+    for number, handler in (
+        (signal.SIGHUP, signal.SIG_DFL),
+        (signal.SIGINT, signal.default_int_handler),
+        (signal.SIGQUIT, signal.SIG_DFL),
+    ):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
+
+
 def _refuse_the_network(event: str, args: tuple[object, ...]) -> None:
     """Refuse to look up, connect to, send to or serve on anything but loopback, and remember it.
 
@@ -80,6 +91,7 @@ if "PYTEST_XDIST_WORKER" not in os.environ:  # they inherit it
     _home = Path(tempfile.mkdtemp(prefix="ticket-runner-home-"))
     atexit.register(shutil.rmtree, _home)
     _poison(_home)
+    _restore_signals()
 
 
 @pytest.fixture
