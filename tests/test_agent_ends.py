@@ -231,6 +231,10 @@ async def test_frames_that_the_scripted_model_cannot_cause(bench: Bench) -> None
     assert (end.reset_at_us, end.exit_code, end.trouble) == (1_800_000_000_000_000, 0, None)
     assert bench.heard(RateLimited) == [RateLimited("rejected", "five_hour", 1_800_000_000_000_000)]
     assert classify(end) is Outcome.UNEXPLAINED
+    message = {"id": "m", "model": "claude-sonnet-4-5", "content": [{"type": "text", "text": "Hello."}]}
+    said = {"type": "assistant", "message": message, "session_id": "s", "parent_tool_use_id": None}
+    end = await bench.run(bench.options(real_cli=bench.speaker(limit, said)))
+    assert (end.reset_at_us, end.confirmed) == (None, True), "the limit did not keep the model from speaking"
     end = await bench.run(bench.options(real_cli=bench.speaker({"type": "assistant", "message": {"secret": 1}})))
     assert (end.trouble, "secret" in end.detail) == (Trouble.PROTOCOL, False)
 

@@ -201,13 +201,14 @@ async def test_an_empty_answer_is_no_end_of_the_work(bench: Bench) -> None:
 
 @pytest.mark.anyio
 async def test_a_subscriptions_limit_says_when_it_ends(bench: Bench) -> None:
-    """A limit of a subscription is met once, without retries, and the time when it ends is known."""
+    """A limit of a subscription is met once, in the middle of a run, and the time when it ends is known."""
     at_s = int(time.time()) + 7200
-    bench.plays(refused(429, "rate_limit_error", **LIMIT, **{"anthropic-ratelimit-unified-reset": str(at_s)}))
+    reset = {"anthropic-ratelimit-unified-reset": str(at_s)}
+    bench.plays(bash("true"), refused(429, "rate_limit_error", **LIMIT, **reset))
     end = await bench.run(bench.options(ANTHROPIC_API_KEY="", CLAUDE_CODE_OAUTH_TOKEN="sk-ant-oat01-none"))
     assert (classify(end), end.reset_at_us) == (Outcome.WEATHER, at_s * 1_000_000)
-    assert bench.heard(RateLimited) == [RateLimited("rejected", "five_hour", at_s * 1_000_000)]
-    assert len(bench.server.served) == 1
+    assert bench.heard(RateLimited)[-1:] == [RateLimited("rejected", "five_hour", at_s * 1_000_000)]
+    assert len(bench.server.served) == 2
 
 
 @proof

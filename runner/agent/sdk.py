@@ -181,7 +181,8 @@ def understand(frame: Frame, end: Ending, expected_session: str) -> tuple[Ending
         case AssistantMessage():
             text = "\n".join(block.text for block in frame.content if isinstance(block, TextBlock))
             calls = tuple(_call(block) for block in frame.content if isinstance(block, ToolUseBlock))
-            return replace(end, confirmed=True), [Said(frame.message_id or "", text, frame.uuid or "", calls)]
+            end = replace(end, confirmed=True, reset_at_us=None)  # a limit that it met is no reason to wait any more
+            return end, [Said(frame.message_id or "", text, frame.uuid or "", calls)]
         case UserMessage(content=list(blocks)):
             return end, [_ended(block) for block in blocks if isinstance(block, ToolResultBlock)]
         case StreamEvent(event={"type": "message_start", "message": {"model": str(model), "usage": usage}}):
