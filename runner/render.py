@@ -26,7 +26,7 @@ from runner.store.overview import Line, Sums
 from runner.store.questions import Question
 from runner.store.runs import RunRow
 from runner.table import aligned, plain
-from runner.why import Why, clock, lasted
+from runner.why import clock, lasted
 from tickets.ticket import State
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -84,7 +84,7 @@ def details(view: Details, console: Console) -> None:
         "model": row.spec.model or "",
         "priority": str(row.spec.priority or ""),
         "now": _so_far(view.live),
-        "next": _next(view.why),
+        "next": view.why.next,
     }
     for name, value in facts.items():
         if value:
@@ -119,7 +119,7 @@ def explanation(view: Explanation, console: Console) -> None:
     """Print why a ticket is not running, what would make it run, and the facts behind that."""
     known = view.details
     console.print(shown(f"{view.id}  {known.row.ticket.state if known else 'in the folder'}"), style="bold")
-    told = {"why": view.why.sentence, "next": _next(view.why), **({} if known is None else _behind(view, known))}
+    told = {"why": view.why.sentence, "next": view.why.next, **({} if known is None else _behind(view, known))}
     told["daemon"] = "none runs" if view.daemon is None else f"pid {view.daemon or 'unknown'}"
     for name, value in told.items():
         if value:
@@ -211,11 +211,6 @@ def _so_far(live: Live | None) -> str:
         return ""
     cost = "" if live.microusd is None else f", {dollars(live.microusd, estimated=True)}"
     return f"run {live.run} goes on: {live.turns} turns{cost} so far"
-
-
-def _next(why: Why) -> str:
-    """Return what makes a ticket run, and when that comes by itself."""
-    return " or ".join(part for part in (f"at {clock(why.until_us)}" if why.until_us else "", why.then) if part)
 
 
 def _counted_files(count: int) -> str:

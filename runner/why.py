@@ -22,7 +22,7 @@ _NEXT: Mapping[Reason, str] = {
     Reason.QUESTION: "`ticket-runner answer {id} TEXT`",
     Reason.EFFECT: "`ticket-runner effects {id}`, then `settle KEY`",
     Reason.APPROVAL: "`ticket-runner effects {id}`, then `approve KEY`, or `settle KEY --abandon`",
-    Reason.BUDGET: "`ticket-runner release {id} --budget-usd N`; for another cap, raise it, restart and `release {id}`",
+    Reason.BUDGET: "`ticket-runner release {id} --budget-usd N`",
     Reason.ATTEMPTS: "`ticket-runner retry {id}`",
     Reason.SESSION: "`ticket-runner retry {id} --fresh`",
     Reason.LOOP: "mend what it runs into and `ticket-runner release {id}`, or `retry {id} --fresh`",
@@ -33,6 +33,8 @@ _NEXT: Mapping[Reason, str] = {
     Reason.OPERATOR: "`ticket-runner release {id}`",
 }
 _START = "`ticket-runner start`"
+_DOLLARS = "limits.ticket_usd"
+_DAEMON = f"a daemon: {_START}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,17 @@ class Why:
     """What makes it run; "" when nothing has to, or nothing can."""
     until_us: int | None = None
     """When that happens by itself; None when it does not, or nobody knows when."""
+    needs: str = ""
+    """What that takes in any case; "" when it takes nothing."""
+
+    @property
+    def next(self) -> str:
+        """What makes it run, and when that comes by itself, as it is read."""
+        if self.until_us is None:
+            return "; ".join(part for part in (self.then, self.needs) if part)
+        sooner = f", or sooner with {self.then}" if self.then else ""
+        needs = f"; that takes {self.needs}" if self.needs else ""
+        return f"at {clock(self.until_us)}{sooner}{needs}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +135,8 @@ def why(facts: Facts, queue: Queue) -> Why:
             found = _ready(facts, queue)
             if queue.has_daemon or _is_elsewhere(facts, queue):
                 return found
+            if found.until_us is not None or found.needs:
+                return replace(found, needs=f"{found.needs}; {_DAEMON}" if found.needs else _DAEMON)
             return replace(found, then=f"{found.then}, and {_START}" if found.then else _START)
         case State.DONE:
             return Why(f"its work is on {facts.branch}" if facts.branch else "")
@@ -131,6 +146,9 @@ def why(facts: Facts, queue: Queue) -> Why:
 
 def next_step(ticket: Ticket) -> str:
     """Return what lets a held ticket go on; "" for any other."""
+    cap = ticket.note.partition(":")[0]  # a note of a cap begins with the key that raises it
+    if ticket.reason is Reason.BUDGET and cap.startswith("limits.") and cap != _DOLLARS:
+        return f"raise {cap}, restart and `ticket-runner release {ticket.id}`"
     return "" if ticket.reason is None else _NEXT[ticket.reason].format(id=ticket.id)
 
 
@@ -139,12 +157,13 @@ def closed(shut: Closed) -> Why:
     note = f": {first}" if (first := shut.note.partition("\n")[0]) else ""
     until = "" if shut.until_us is None else f" until {clock(shut.until_us)}"
     if shut.reason in {HOURS, MACHINE}:
-        return Why(f"no ticket starts{until}{note}", until_us=shut.until_us)
+        needs = "that room, or a lower floor and a restart" if shut.reason == MACHINE else ""
+        return Why(f"no ticket starts{until}{note}", until_us=shut.until_us, needs=needs)
     if shut.reason == WEATHER:
         tries = ", when one ticket tries" if until else ""
         return Why(
             f"the queue waits for the weather{until}{tries}{note}",
-            "`ticket-runner resume` ends the wait",
+            "`ticket-runner resume`",
             shut.until_us,
         )
     return Why(f"the queue is paused{note}", "`ticket-runner resume`")
@@ -281,7 +300,7 @@ def _own_wait(facts: Facts, queue: Queue) -> Why | None:
     if until_us >= NEVER_US:
         return Why(f"waits for a person: {because}", "a restart with a higher cap")
     sentence = f"waits until {clock(until_us)}"
-    then = "" if is_for_money else f"`ticket-runner release {ticket.id}` ends the wait"
+    then = "" if is_for_money else f"`ticket-runner release {ticket.id}`"
     return Why(f"{sentence}: {because}" if because else sentence, then, until_us)
 
 

@@ -34,7 +34,8 @@ AT_LATER = "1970-01-01T01:16:40Z"
 RUNNING = Facts(Ticket("a", State.RUNNING, token=1), owner=Owner(HERE, "host", NOW + SECOND))
 READY = Facts(Ticket("a"))
 START = "`ticket-runner start`"
-ENDS_THE_WAIT = "`ticket-runner release a` ends the wait"
+ENDS_THE_WAIT = "`ticket-runner release a`"
+DAEMON = f"a daemon: {START}"
 
 
 def held(reason: Reason, note: str = "", **more: int) -> Ticket:
@@ -157,7 +158,7 @@ def test_a_question_with_a_deadline_says_when_its_default_is_taken() -> None:
             QUEUE,
             Why("waits for a person: the queue's cap is spent", "a restart with a higher cap"),
         ),
-        (Facts(waiting()), ALONE, Why(f"waits until {AT_LATER}", f"{ENDS_THE_WAIT}, and {START}", LATER)),
+        (Facts(waiting()), ALONE, Why(f"waits until {AT_LATER}", ENDS_THE_WAIT, LATER, DAEMON)),
         (Facts(Ticket("a", stop=Stop.CANCEL)), QUEUE, Why("asked to stop (cancel): its next claim does that first")),
         (
             replace(READY, home=THERE),
@@ -173,6 +174,7 @@ def test_a_ready_ticket_says_what_it_waits_for(facts: Facts, queue: Queue, told:
 
 
 PAUSED = Closed("ticket", "the key was refused\nHTTP 401", None)
+ROOM = "that room, or a lower floor and a restart"
 WAITS = Closed(WEATHER, "rate limit", LATER)
 
 
@@ -185,7 +187,7 @@ WAITS = Closed(WEATHER, "rate limit", LATER)
             WAITS,
             Why(
                 f"the queue waits for the weather until {AT_LATER}, when one ticket tries: rate limit",
-                "`ticket-runner resume` ends the wait",
+                "`ticket-runner resume`",
                 LATER,
             ),
         ),
@@ -193,11 +195,11 @@ WAITS = Closed(WEATHER, "rate limit", LATER)
             Closed(WEATHER, "b tries whether it is over: rate limit", None),
             Why(
                 "the queue waits for the weather: b tries whether it is over: rate limit",
-                "`ticket-runner resume` ends the wait",
+                "`ticket-runner resume`",
             ),
         ),
         (Closed("hours", "outside", LATER), Why(f"no ticket starts until {AT_LATER}: outside", "", LATER)),
-        (Closed("machine", "no room", None), Why("no ticket starts: no room")),
+        (Closed("machine", "no room", None), Why("no ticket starts: no room", needs=ROOM)),
     ],
 )
 def test_what_closes_the_queue_is_why_a_due_ticket_waits(shut: Closed, told: Why) -> None:
@@ -205,6 +207,25 @@ def test_what_closes_the_queue_is_why_a_due_ticket_waits(shut: Closed, told: Why
     queue = replace(QUEUE, shut=shut)
     assert why(READY, queue) == told
     assert why(RUNNING, queue) == why(RUNNING, QUEUE)
+
+
+@pytest.mark.parametrize(
+    ("shut", "has_daemon", "step"),
+    [
+        (WAITS, True, f"at {AT_LATER}, or sooner with `ticket-runner resume`"),
+        (WAITS, False, f"at {AT_LATER}, or sooner with `ticket-runner resume`; that takes {DAEMON}"),
+        (Closed("hours", "outside", LATER), True, f"at {AT_LATER}"),
+        (Closed("hours", "outside", LATER), False, f"at {AT_LATER}; that takes {DAEMON}"),
+        (Closed("machine", "no room", None), True, ROOM),
+        (Closed("machine", "no room", None), False, f"{ROOM}; {DAEMON}"),
+        (PAUSED, False, f"`ticket-runner resume`, and {START}"),
+        (None, True, ""),
+        (None, False, START),
+    ],
+)
+def test_the_next_step_makes_the_ticket_run(shut: Closed | None, has_daemon: bool, step: str) -> None:
+    """A time comes only for a daemon, a command makes it come sooner, and a lack of room takes room."""
+    assert why(READY, replace(QUEUE, has_daemon=has_daemon, shut=shut)).next == step
 
 
 def test_what_keeps_a_ticket_longest_is_told() -> None:
@@ -304,6 +325,16 @@ def test_every_hold_has_a_next_step() -> None:
     for reason in Reason:
         assert "ID" in next_step(Ticket("ID", State.HELD, reason))
     assert next_step(Ticket("ID")) == ""
+
+
+def test_a_cap_says_what_raises_it() -> None:
+    """More dollars are given with the release, every other cap is raised where it is configured."""
+    assert (
+        next_step(held(Reason.BUDGET, "limits.ticket_usd: $1 of $1 spent"))
+        == "`ticket-runner release a --budget-usd N`"
+    )
+    turns = next_step(held(Reason.BUDGET, "limits.ticket_turns: 3 of 3 turns used; and more"))
+    assert turns == "raise limits.ticket_turns, restart and `ticket-runner release a`"
 
 
 @pytest.mark.parametrize(
