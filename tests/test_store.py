@@ -127,6 +127,14 @@ def test_claims_go_by_priority_then_age(place: Place) -> None:
     assert claimed == ["urgent", "old", "young", "late"]
 
 
+def test_tickets_of_one_instant_go_in_the_order_of_their_intake(place: Place) -> None:
+    """Tickets that are taken in while the clock stands are claimed in that order, whatever their names are."""
+    for ticket in "cab":
+        place.store.transact(tickets.take_in, "folder", Spec(ticket, "text"))
+    claimed = [place.claim() for _ in range(3)]
+    assert [row.ticket.id for row in claimed if row is not None] == ["c", "a", "b"]
+
+
 def test_ticket_waits_for_its_time(place: Place) -> None:
     """A ticket is not claimed before its time, and the store says when that is."""
     due_us = place.clock.now_us + 60 * SECOND

@@ -28,6 +28,11 @@ def signature_of(status: os.stat_result) -> Signature:
     return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
 
 
+def changed_ns(signature: Signature) -> int:
+    """Return when the file was written last."""
+    return signature[1]
+
+
 def read(path: Path, signature: Signature, size: int) -> bytes:
     """Return at most `size` bytes and one more of the file that has `signature`.
 

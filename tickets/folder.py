@@ -21,7 +21,7 @@ from pathlib import Path
 from time import monotonic
 from urllib.parse import quote
 
-from tickets.files import Changed, Signature, make_directory, move, read, signature_of, write_new
+from tickets.files import Changed, Signature, changed_ns, make_directory, move, read, signature_of, write_new
 from tickets.front_matter import MAX_BYTES, NotATicket, parse, shown, too_large
 from tickets.source import Intake, Lookup, Refused
 from tickets.ticket import Spec, State, canonical_id, id_problem
@@ -55,7 +55,7 @@ class Folder:
         self._looks: dict[str, _Look] = {}
 
     def take(self, known: Lookup) -> Intake:
-        """Return what is new and what cannot be taken; moves nothing.
+        """Return what is new, the file that was written first at the top, and what cannot be taken; moves nothing.
 
         Raises:
             OSError: The folder cannot be read.
@@ -86,7 +86,8 @@ class Folder:
             except NotATicket as error:
                 refused.append(Refused(error.where, error.problem, _fingerprint(look.signature, error)))
         self._looks = looks
-        return Intake(tuple(found.values()), tuple(refused), ripens_in_s)
+        by_age = sorted(found.values(), key=lambda spec: changed_ns(looks[spec.id + _SUFFIX].signature))
+        return Intake(tuple(by_age), tuple(refused), ripens_in_s)
 
     def mirror(self, ticket_id: str, state: State) -> None:
         """Move the ticket's file to where `state` has it.

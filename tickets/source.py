@@ -46,6 +46,7 @@ class Intake:
     """What one look at the source found."""
 
     found: tuple[Spec, ...] = ()
+    """The oldest first: those of one priority are worked on in this order."""
     refused: tuple[Refused, ...] = ()
     ripens_in_s: float | None = None
     """Something is still being written: look again after so many seconds."""

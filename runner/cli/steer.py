@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @app.command()
 def cancel(ticket: TicketArgument, config: ConfigOption = None) -> None:
-    """Give a ticket up; its worktree and branch stay."""
+    """Give a ticket up; its branch stays, and for some days its worktree."""
     _steer(config, "cancel", ticket)
 
 
