@@ -55,6 +55,11 @@ class Around:
         return cls(config, Home.of(config).holder(), machine.short(config), files)
 
     @property
+    def works(self) -> bool:
+        """Whether a daemon runs, without which no run goes on."""
+        return self.daemon is not None
+
+    @property
     def home(self) -> str:
         """What the database calls the home."""
         return Home.of(self.config).name
@@ -167,7 +172,7 @@ def look_at(rx: Rx, ticket: str, around: Around) -> Details:
         effects.effects(rx, ticket=ticket),
         questions.questions_of(rx, ticket),
         log.latest(rx, ticket, limit=_LAST_EVENTS),
-        live(Home.of(around.config), history) if line.owner_home == around.home else None,
+        live(Home.of(around.config), history) if around.works and line.owner_home == around.home else None,
     )
 
 
@@ -187,7 +192,7 @@ def explain(rx: Rx, ticket: str, around: Around) -> Explanation:
         around.daemon,
         view,
         place=line.index(ticket) + 1 if ticket in line else None,
-        running=tickets.running(rx, around.home),
+        running=_running(rx, around),
         slots=around.config.concurrency,
         attempts=around.config.limits.attempts,
         caps=uses(rx, ticket, around.config),
@@ -200,7 +205,7 @@ def explain_file(ticket: str, around: Around, said: str | None = None) -> Explan
         folder.look_at(around.config.queue_directory, ticket)
     except NotATicket as error:
         said = said or str(error)
-    because = in_the_folder(has_daemon=around.daemon is not None) if said is None else not_taken(said)
+    because = in_the_folder(has_daemon=around.works) if said is None else not_taken(said)
     return Explanation(ticket, because, around.daemon)
 
 
@@ -217,9 +222,9 @@ def _why(rx: Rx, around: Around, lines: Collection[Line], shut: Closed | None) -
     of_all = Queue(
         rx.now_us,
         around.home,
-        has_daemon=around.daemon is not None,
+        has_daemon=around.works,
         slots=around.config.concurrency,
-        running=tickets.running(rx, around.home),
+        running=_running(rx, around),
         attempts=around.config.limits.attempts,
         shut=shut,
     )
@@ -251,6 +256,11 @@ def _asked(open_: Sequence[Question]) -> Asked | None:
         return None
     deadlines = [question.deadline_us for question in open_ if question.deadline_us is not None]
     return Asked(open_[0].asked_at_us, max(deadlines) if len(deadlines) == len(open_) else None)
+
+
+def _running(rx: Rx, around: Around) -> int:
+    """Return how many slots are taken: tickets that a dead daemon left as running have none."""
+    return tickets.running(rx, around.home) if around.works else 0
 
 
 def _shut(rx: Rx, around: Around) -> Closed | None:

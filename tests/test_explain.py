@@ -70,8 +70,8 @@ def test_the_place_in_line_is_the_order_of_claims(shell: Shell, place: Place) ->
     assert told(shell, "a").sentence == "no daemon runs; it is next"
 
 
-def test_full_slots_are_told_before_a_missing_daemon(shell: Shell, place: Place) -> None:
-    """Running tickets of this home take slots; those of another home do not, and are not said to be interrupted."""
+def test_slots_are_taken_while_a_daemon_runs(shell: Shell, place: Place) -> None:
+    """Tickets that a daemon of this home runs take slots; another home's do not, nor those whose daemon is dead."""
     shell.configure("concurrency = 1")
     place.take("mine", "theirs", "next")
     claim(shell, place, "mine")
@@ -79,7 +79,10 @@ def test_full_slots_are_told_before_a_missing_daemon(shell: Shell, place: Place)
     assert place.claim(elsewhere, home="other:/home")
     assert told(shell, "mine").sentence == "interrupted: it goes on at the next start"
     assert told(shell, "theirs").sentence.startswith("claimed by the daemon of other:/home on host, silent since ")
-    assert told(shell, "next").sentence == "no slot is free (1 of 1 taken); it is next"
+    assert told(shell, "next").sentence == "no daemon runs; it is next"
+    assert "   slots  0 of 1 taken; number 1 of those that are due" in shell("explain", "next").out.splitlines()
+    with shell.home.lock():
+        assert told(shell, "next").sentence == "no slot is free (1 of 1 taken); it is next"
     place.store.transact(tickets.set_tree, "theirs", 1, home="other:/home", branch="ticket/theirs", base_sha="0" * 40)
     place.store.transact(tickets.apply, "theirs", PutBack(1, Cause.DRAIN))
     assert told(shell, "theirs").sentence == "its worktree is in other:/home: only the daemon of that home works on it"
@@ -168,7 +171,7 @@ def test_explain_has_the_facts_behind_its_sentence(shell: Shell, place: Place) -
 
 
 def test_a_run_that_goes_on_shows_what_it_has_come_to(shell: Shell, place: Place) -> None:
-    """Until a run has ended its turns and their price are read from what Claude Code has written of it."""
+    """While a daemon runs it, its turns and their price are read from what Claude Code has written of it."""
     place.take("a")
     claim(shell, place, "a")
     run = place.run("a", None)
@@ -179,10 +182,23 @@ def test_a_run_that_goes_on_shows_what_it_has_come_to(shell: Shell, place: Place
     file.parent.mkdir(parents=True)
     file.write_text(json.dumps({"type": "assistant", "message": message, "timestamp": "2026-01-01T00:00:00Z"}) + "\n")
     line = "     now  run a/1 goes on: 1 turns, ~$0.0105 so far"
-    assert line in shell("explain", "a").out.splitlines()
-    assert line in shell("show", "a").out.splitlines()
-    place.store.transact(runs.end_run, run, outcome=Outcome.ORPHANED, cost=Cost(10_500, CostKind.ESTIMATED))
-    assert json.loads(shell("show", "a", "--json").out)["live"] is None
+    assert line not in shell("explain", "a").out.splitlines()
+    with shell.home.lock():
+        assert line in shell("explain", "a").out.splitlines()
+        assert line in shell("show", "a").out.splitlines()
+        place.store.transact(runs.end_run, run, outcome=Outcome.ORPHANED, cost=Cost(10_500, CostKind.ESTIMATED))
+        assert json.loads(shell("show", "a", "--json").out)["live"] is None
+    assert "~$0.0105 for these tickets" in shell("status").out
+
+
+def test_no_sentence_is_wrapped_in_a_pipe(shell: Shell, place: Place) -> None:
+    """What a program reads has each sentence in one line, however long it is."""
+    note = " ".join(f"word{number}" for number in range(200))
+    place.take("a")
+    claim(shell, place, "a")
+    place.store.transact(tickets.apply, "a", Held(1, Reason.WORKTREE, note))
+    for command in ("explain", "show"):
+        assert any(line.endswith(note) for line in shell(command, "a").out.splitlines())
 
 
 def test_files_that_wait_in_the_folder_are_told(shell: Shell) -> None:

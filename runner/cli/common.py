@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from runner.config import Config
     from runner.store import Store
 
+_UNBOUNDED = 1_000_000
+"""Characters in a line of a pipe."""
+
 
 def _leave(code: int | None, **_: object) -> None:
     """Exit with what a command returned."""
@@ -94,7 +97,7 @@ def nothing_is_fine(ticket: str | None = None) -> Iterator[None]:
 
 
 def console() -> "Console":
-    """Return where tables are printed; a pipe gets them wide and without colours."""
+    """Return where tables are printed; a pipe gets them without colours, and no line of it is wrapped."""
     from rich.console import Console
 
-    return Console(highlight=False, width=None if sys.stdout.isatty() else 200)
+    return Console(highlight=False, width=None if sys.stdout.isatty() else _UNBOUNDED)
