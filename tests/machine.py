@@ -38,7 +38,17 @@ from runner.store import (
     sessions,
     tickets,
 )
-from runner.store.effects import MAX_TRIES, OPEN, EffectRow, EffectState, NotOpen, TooManyEffects, Verdict, Wish
+from runner.store.effects import (
+    MAX_TRIES,
+    OPEN,
+    EffectRow,
+    EffectState,
+    NotOpen,
+    NotPerformed,
+    TooManyEffects,
+    Verdict,
+    Wish,
+)
 from runner.store.questions import NoQuestion
 from tests.lives import facts
 from tests.stores import SECOND, Clock
@@ -551,7 +561,8 @@ class Machine(RuleBasedStateMachine):
         known = self.effects[key]
         unknown = known.state is EffectState.CLAIMED and known.unknown
         wanted = known.state is EffectState.WANTED
-        problem = None if unknown or (wanted and decision != "retry") else NotOpen
+        decidable = unknown or (wanted and (decision == "abandon" or (decision == "done" and not known.waits)))
+        problem = None if decidable else NotPerformed if known.waits else NotOpen
         self.expect(problem, perform, Command(Verb.SETTLE, key=key, decision=decision, text="so"))
         if problem is None:
             states = {"done": EffectState.DONE, "retry": EffectState.WANTED, "abandon": EffectState.ABANDONED}

@@ -52,6 +52,10 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
         (["status", "--since", "2026-02-30"], "--since '2026-02-30': say"),
         (["add", "-"], "a ticket from standard input needs --id"),
         (["add", "a.md", "--id", ""], "--id is empty"),
+        (["release", "a", "--budget-usd", "0"], "release a --budget-usd 0: must be above 0"),
+        (["release", "a", "--budget-usd", "-1"], "release a --budget-usd -1: must be above 0"),
+        (["release", "a", "--budget-usd", "nan"], "release a --budget-usd nan: must be above 0"),
+        (["release", "a", "--budget-usd", "lots"], "release a --budget-usd lots: must be a number of dollars"),
     ],
 )
 def test_misused_words_are_answered_with_64(shell: Shell, words: list[str], said: str) -> None:

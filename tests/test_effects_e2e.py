@@ -304,7 +304,9 @@ def test_a_deploy_waits_for_a_person_s_word(site: Site) -> None:
         assert key in shown.why
         assert site.tell("effects", ticket).splitlines()[1].split() == [key, "deploy", "approval", "0", "version=it"]
     assert lines(sent) == []
-    assert "not of unknown outcome" in site.tell("settle", keys["no"], "--retry", code=1)
+    for decision in (["--retry"], ["--done", "I saw it."]):
+        said = site.tell("settle", keys["no"], *decision, code=1)
+        assert f"was never performed: `approve {keys['no']}`, or `settle {keys['no']} --abandon`" in said
     site.tell("settle", keys["no"], "--abandon")
     site.tell("approve", keys["yes"])
     for ticket in keys:

@@ -22,7 +22,7 @@ from time import monotonic
 from urllib.parse import quote
 
 from tickets.files import Changed, Signature, changed_ns, make_directory, move, read, signature_of, write_new
-from tickets.front_matter import MAX_BYTES, NotATicket, parse, shown, too_large
+from tickets.front_matter import MAX_BYTES, TOO_LARGE, NotATicket, parse, shown
 from tickets.source import Intake, Lookup, Refused
 from tickets.ticket import Spec, State, canonical_id, id_problem
 
@@ -239,7 +239,7 @@ def _demand_regular(name: str, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise NotATicket(name, "not a regular file")
     if status.st_size > MAX_BYTES:
-        raise NotATicket(name, too_large(status.st_size))
+        raise NotATicket(name, TOO_LARGE)
 
 
 def _demand_alone(name: str, spec: Spec, found: dict[str, Spec]) -> None:

@@ -24,6 +24,8 @@ from tickets.ticket import Expects, Spec
 MAX_BYTES = 256 * 1024
 """Of a ticket's file. The text is sent to the model whole: this is about 60,000 tokens."""
 
+TOO_LARGE = f"larger than {MAX_BYTES:,} bytes, the most that a ticket has: put the rest into the repository and name it"
+
 KEYS = ("title", "priority", "budget_usd", "base", "model", "tools", "verify", "expects", "not_before")
 
 _MAX_LINE = 200
@@ -124,7 +126,7 @@ def _all_of(where: str, problems: Sequence[tuple[int, str]]) -> NotATicket:
 
 def _decode(where: str, data: bytes) -> str:
     if len(data) > MAX_BYTES:
-        raise NotATicket(where, too_large(len(data)))
+        raise NotATicket(where, TOO_LARGE)
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -135,11 +137,6 @@ def _decode(where: str, data: bytes) -> str:
         line = text.count("\n", 0, text.index("\0")) + 1
         raise NotATicket(f"{where}:{line}", "a NUL character: remove it")
     return text.removeprefix("\ufeff")
-
-
-def too_large(size: int) -> str:
-    """Return what to say of a file of `size` bytes."""
-    return f"{size:,} bytes, and a ticket has at most {MAX_BYTES:,}: put the rest into the repository and name it"
 
 
 def _problem_of(entry: _Entry, seen: Mapping[str, int]) -> str | None:
@@ -211,7 +208,7 @@ def _with(spec: Spec, key: str, value: str | tuple[str, ...]) -> Spec:
         case "priority":
             return replace(spec, priority=_priority(_line(value)))
         case "budget_usd":
-            return replace(spec, budget_microusd=_microusd(_line(value)))
+            return replace(spec, budget_microusd=microusd(_line(value)))
         case "base":
             return replace(spec, base=_word(value))
         case "model":
@@ -261,7 +258,8 @@ def _priority(text: str) -> int:
     return int(text)
 
 
-def _microusd(text: str) -> int:
+def microusd(text: str) -> int:
+    """Return an amount of dollars that a ticket may cost; a ValueError says what is wrong with it."""
     try:
         dollars = Decimal(text)
     except InvalidOperation as error:

@@ -1,7 +1,6 @@
 """Say what shall become of tickets, questions, effects and the queue."""
 
 import sys
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -37,17 +36,21 @@ def release(
     ticket: TicketArgument,
     *,
     budget_usd: Annotated[
-        float, typer.Option("--budget-usd", help="Its new cap, over all its runs.", min=0, show_default=False)
-    ] = 0,
+        str | None, typer.Option("--budget-usd", help="Its new cap in dollars, over all its runs.", metavar="USD")
+    ] = None,
     config: ConfigOption = None,
 ) -> None:
     """Let a held or waiting ticket go on where it stood.
 
     A finished conversation is not paid again: only checks and delivery are done.
     """
-    if not isfinite(budget_usd):
-        raise UsageError(f"--budget-usd {budget_usd}: an amount in dollars")
-    _steer(config, "release", ticket, budget_microusd=round(budget_usd * 1_000_000))
+    from tickets.front_matter import microusd
+
+    try:
+        cap_microusd = 0 if budget_usd is None else microusd(budget_usd)
+    except ValueError as error:
+        raise UsageError(f"release {ticket} --budget-usd {budget_usd}: {error}") from error
+    _steer(config, "release", ticket, budget_microusd=cap_microusd)
 
 
 @app.command()

@@ -149,6 +149,16 @@ class NotOpen(RunnerError):
         return f"effect {self.key} is {self.state}, not {self.wanted}: nothing was changed"
 
 
+class NotPerformed(NotOpen):
+    """An effect that waits for approval has no outcome that a person could have seen."""
+
+    def __str__(self) -> str:
+        return (
+            f"effect {self.key} waits for approval and was never performed:"
+            f" `approve {self.key}`, or `settle {self.key} --abandon`; nothing was changed"
+        )
+
+
 def content_hash(kind: str, payload: Mapping[str, Value]) -> str:
     """Return what two effects of one kind with one content share."""
     return hashlib.sha256(f"{kind}\0{to_json(dict(sorted(payload.items())))}".encode()).hexdigest()
@@ -260,9 +270,12 @@ def decide(tx: Tx, key: str, state: EffectState, outcome: str | None, *, by: str
 
     Raises:
         UnknownEffect: There is no such effect.
+        NotPerformed: It waits for approval, and nothing but abandoning it can be said of it.
         NotOpen: Its outcome is known, or it is being performed right now.
     """
     row = get(tx, key)
+    if row.waits_for_approval and state is not EffectState.ABANDONED:
+        raise NotPerformed(key, row.state, "performed")
     undecided = row.is_unknown or (state is not EffectState.WANTED and row.state is EffectState.WANTED)
     if not undecided:
         raise NotOpen(key, row.state, "of unknown outcome")
