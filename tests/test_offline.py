@@ -34,6 +34,7 @@ from runner.offline import (
     ToolUse,
     conversation_text,
     final_text_of,
+    wire,
 )
 from runner.offline.prices import cost_microusd
 
@@ -431,6 +432,37 @@ async def test_claude_code_gives_up_on_an_overload_and_leaves_a_hung_stream(tmp_
             ends = [message async for message in client.receive_response() if isinstance(message, ResultMessage)]
         assert [end.terminal_reason for end in ends] == ["aborted_streaming"]
         assert not server.served[2].complete
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, "invalid_request_error"),
+        (401, "authentication_error"),
+        (403, "permission_error"),
+        (404, "not_found_error"),
+        (413, "request_too_large"),
+        (422, "invalid_request_error"),
+        (429, "rate_limit_error"),
+        (500, "api_error"),
+        (503, "api_error"),
+        (529, "overloaded_error"),
+    ],
+)
+def test_a_failure_has_the_type_of_its_status(status: int, kind: str) -> None:
+    """A scripted status is sent with the type that the API gives it, unless the script says another."""
+    assert json.loads(wire.error(Failure(status)))["error"]["type"] == kind
+    assert json.loads(wire.error(Failure(status, kind="odd_error")))["error"]["type"] == "odd_error"
+
+
+@pytest.mark.parametrize("port", ["99999", "-1", "x"])
+def test_a_port_that_is_none_is_refused(port: str) -> None:
+    """A port that cannot be is a mistake in the command's words, told without a traceback."""
+    command = [sys.executable, "-m", "runner.offline", "--port", port]
+    ended = subprocess.run(command, capture_output=True, check=False, text=True)
+    assert ended.returncode == 2
+    assert f"{port!r} is no port: a number from 0 to 65535" in ended.stderr
+    assert "Traceback" not in ended.stderr
 
 
 def test_the_command_serves_until_it_is_interrupted(tmp_path: Path) -> None:

@@ -26,12 +26,18 @@ _DEFAULT = Script(
 )
 
 
+def _port(text: str) -> int:
+    if not (text.isdecimal() and int(text) < 2**16):
+        raise argparse.ArgumentTypeError(f"{text!r} is no port: a number from 0 to 65535")
+    return int(text)
+
+
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m runner.offline",
         description="Serve a scripted Messages API on loopback, for Claude Code without a model or a key.",
     )
-    parser.add_argument("--port", type=int, default=8765, help="0: any free one (default: %(default)s)")
+    parser.add_argument("--port", type=_port, default=8765, help="0: any free one (default: %(default)s)")
     parser.add_argument("--script", type=Path, help="JSON to play instead of the default script")
     parser.add_argument("--record", type=Path, help="append each request to this file, as a line of JSON")
     parser.add_argument("--print-script", action="store_true", help="print the script as JSON, to start from, and end")

@@ -91,7 +91,8 @@ class Failure:
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
     status: int
-    kind: str = "overloaded_error"
+    kind: str = ""
+    """The error's type; by default the one that the API documents for the status."""
     times: int | None = 1
     headers: dict[str, str] = field(default_factory=dict)
     message: str = ""

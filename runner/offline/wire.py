@@ -10,6 +10,18 @@ from pydantic import JsonValue
 
 from runner.offline.script import Failure, Reply, Text, ToolUse
 
+_KINDS = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    500: "api_error",
+    529: "overloaded_error",
+}
+"""https://docs.claude.com/en/api/errors"""
+
 _PIECE = 200  # characters of text or of a tool's input in one event
 
 GARBAGE = b'event: content_block_delta\ndata: {"type": "content_blo\n\n'
@@ -44,7 +56,8 @@ def whole(reply: Reply, model: str, message_id: str, call_ids: tuple[str, ...]) 
 
 def error(failure: Failure) -> bytes:
     """Return the body of a failure in the API's published shape."""
-    what = {"type": failure.kind, "message": failure.message or f"scripted {failure.status}"}
+    kind = failure.kind or _KINDS.get(failure.status, _KINDS[400 if failure.status < 500 else 500])  # noqa: PLR2004
+    what = {"type": kind, "message": failure.message or f"scripted {failure.status}"}
     return json.dumps({"type": "error", "error": what, "request_id": "req_scripted"}).encode()
 
 
