@@ -276,6 +276,23 @@ def test_init_wants_a_repository(shell: Shell) -> None:
     assert [path.name for path in shell.place.iterdir()] == ["repo"]
 
 
+def test_init_takes_a_url(shell: Shell) -> None:
+    """For a URL the configuration is written where one stands; one with a password is refused, and not shown."""
+    ended = shell("init", "https://user:made-up@example.com/x.git", where=shell.place)
+    assert (ended.code, ended.out) == (64, "")
+    assert ended.err.startswith("ticket-runner: the repository has a password in it: name variables")
+    assert "made-up" not in ended.err
+    assert [path.name for path in shell.place.iterdir()] == ["repo"]
+    assert shell("init", "https://example.com/x.git", where=shell.place).code == 0
+    assert Config.load(shell.place / "ticket-runner.toml").repository == "https://example.com/x.git"
+
+
+def test_init_says_that_a_path_is_not_there(shell: Shell) -> None:
+    """A path that is not there is told as that."""
+    ended = shell("init", shell.place / "nope")
+    assert (ended.code, ended.err) == (78, f"ticket-runner: {shell.place / 'nope'}: there is no such path\n")
+
+
 def test_init_tells_what_it_cannot_write(shell: Shell) -> None:
     """A file that cannot be written is named with the reason."""
     shell.file.unlink()

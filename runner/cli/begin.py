@@ -30,19 +30,21 @@ Add a file HELLO.md to the top of this repository: one friendly sentence about w
 
 @app.command()
 def init(
-    repository: Annotated[Path, typer.Argument(help="The repository to work on.")] = Path(),
+    repository: Annotated[str, typer.Argument(help="The repository to work on: a path or a URL.")] = ".",
     *,
     force: Annotated[bool, typer.Option("--force", help="Write over a configuration that is there.")] = False,
 ) -> None:
     """Write a commented configuration and a sample ticket."""
-    from runner.config import Config, template
+    from runner.config import Config, is_url, template
     from runner.home import Home
 
-    top = _checkout_of(repository)
-    path = top / "ticket-runner.toml"
+    named = is_url(repository)
+    if named:
+        _demand_no_password(repository)
+    path = (Path.cwd() if named else _checkout_of(Path(repository))) / "ticket-runner.toml"
     if path.exists() and not force:
         raise UsageError(f"{path} exists already: `init --force` writes over it")
-    _write(path, template("."))
+    _write(path, template(repository if named else "."))
     config = Config.load(path)
     Home.of(config).prepare(config.repository_path)
     sample = config.state_directory / "sample.md"
@@ -120,9 +122,20 @@ def _refuse_known(config: "Config", ticket: str) -> None:
         raise RunnerError(f"{ticket}: ticket {known.spec.id} is known and {known.state}: choose another id")
 
 
+def _demand_no_password(repository: str) -> None:
+    from runner.config import demand_no_password
+
+    try:
+        demand_no_password(repository)
+    except ValueError as error:
+        raise UsageError(f"the repository {error}") from None
+
+
 def _checkout_of(path: Path) -> Path:
     """Return the top of the git checkout that `path` is in."""
     resolved = path.resolve()
+    if not resolved.exists():
+        raise ConfigError(f"{resolved}: there is no such path")
     for place in (resolved, *resolved.parents):
         if (place / ".git").exists():
             return place

@@ -9,6 +9,7 @@ from runner.config.outside import Call, Effect, Notify
 from runner.config.schema import DATABASE_FILE, Agent, Clocks, Config, CredentialFile, Git, Limits
 from runner.config.template import template
 from runner.config.upkeep import Keep, Machine
+from runner.config.values import demand_no_password, is_url
 
 __all__ = [
     "DATABASE_FILE",
@@ -25,6 +26,8 @@ __all__ = [
     "Machine",
     "Notify",
     "credential",
+    "demand_no_password",
     "find_config",
+    "is_url",
     "template",
 ]

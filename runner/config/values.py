@@ -71,6 +71,12 @@ def is_url(repository: str) -> bool:
     return ":" in repository.partition("/")[0]
 
 
+def demand_no_password(repository: str) -> None:
+    """Refuse a URL with a password in it, by a ValueError that does not show it."""
+    if "://" in repository and urlsplit(repository).password:
+        raise ValueError("has a password in it: name variables that hold it in git.username_env and git.password_env")
+
+
 def name_of(repository: str) -> str:
     """Return the last part of a path or URL, as far as it can be a name."""
     last = repository.rstrip("/").removesuffix(".git").rstrip("/").rpartition("/")[2].rpartition(":")[2]
@@ -89,8 +95,7 @@ def _as_path(value: object, info: ValidationInfo) -> object:
 def _as_repository(value: str, info: ValidationInfo) -> str:
     if value.startswith("-") or not value.strip() or not value.isprintable():
         raise ValueError("must be a path or a URL")
-    if "://" in value and urlsplit(value).password:
-        raise ValueError("has a password in it: name variables that hold it in git.username_env and git.password_env")
+    demand_no_password(value)
     return surroundings(info).repository(value)
 
 
