@@ -19,6 +19,7 @@ from runner.worktree import Tree
 from tickets.ticket import Reason
 
 _FILES_LOGGED = 20
+_FILES_NAMED = 5  # in a note's first line, which is all that the table shows
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,9 @@ class Conflict:
     files: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"the branch does not merge with {self.base}; in conflict are:\n" + "\n".join(self.files)
+        named = ", ".join(" ".join(file.split()) for file in self.files[:_FILES_NAMED])
+        more = f" and {left} more" if (left := len(self.files) - _FILES_NAMED) > 0 else ""
+        return f"the branch does not merge with {self.base}; in conflict: {named}{more}\n" + "\n".join(self.files)
 
     @property
     def reason(self) -> Reason:

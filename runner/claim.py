@@ -307,8 +307,11 @@ class _Claim:
         """Commit the work so far, where git can, and say where it is."""
         try:
             await self._commit(tree)
+            facts = await self._facts(tree)
         except (CommitRefused, WorktreeRefused, GitFailed) as error:
             return f"the work so far is in {tree.path}, not all of it committed: {error}"
+        if not facts.commits and not facts.uncommitted:
+            return "nothing was changed so far"
         return f"the work so far is committed on {tree.branch} in {tree.path}"
 
     async def _deliver(self, tree: Tree) -> Fact:

@@ -16,6 +16,8 @@ from runner.processes import Cookie
 from runner.worktree import Tree
 from tickets.ticket import Reason, Ticket
 
+_COMMAND_CHARS = 200  # in a note's first line, which is all that the table shows
+
 
 @dataclass(frozen=True, slots=True)
 class Told:
@@ -40,7 +42,9 @@ class FailedLine:
     """The end of what it printed, redacted."""
 
     def __str__(self) -> str:
-        return f"`{self.command}`: {self.ending}\n{self.output}"
+        command = self.command.strip()
+        first = command.partition("\n")[0][:_COMMAND_CHARS]
+        return f"`{first}{'' if first == command else ' ...'}`: {self.ending}\n{self.output}"
 
     @property
     def reason(self) -> Reason:

@@ -11,7 +11,7 @@ from runner.claim import Report
 from runner.effects import effect_key
 from runner.events import Value
 from runner.outcome import WAITS, Waits
-from runner.store import Tx, effects, questions, queue, sessions, tickets
+from runner.store import Tx, effects, log, questions, queue, sessions, tickets
 from runner.store.effects import NOTIFY, REPORT, Wish
 from runner.why import next_step
 from tickets.ticket import Answered, Fact, Finished, Held, Reason, Retried, State, Stop, Stopped, Ticket
@@ -73,5 +73,5 @@ def _account(tx: Tx, row: tickets.Row, after: Ticket, fact: Fact) -> str:
     if isinstance(fact, Held):
         return f"Held ({fact.reason}).\n\n{fact.note}".strip() + f"\n\nNext: {next_step(after)}"
     said = sessions.last_account(tx, row.ticket.id) or ""
-    where = f" on {row.branch}" if row.branch else ""
+    where = f" on {row.branch}" if log.delivered(tx, row.ticket.id) else ": nothing had to change"
     return f"Done{where}.\n\n{said}".strip()

@@ -240,7 +240,7 @@ def _facts(line: Line, ahead: int, asked: Sequence[Question]) -> Facts:
         owner = Owner(line.owner_home, line.owner_host, line.lease_until_us or 0)
     return Facts(
         line.ticket,
-        branch=line.branch,
+        branch=line.branch if line.is_delivered else None,
         home=line.home,
         owner=owner,
         asked_not_before_us=line.asked_not_before_us,

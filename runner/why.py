@@ -110,6 +110,7 @@ class Facts:
 
     ticket: Ticket
     branch: str | None = None
+    """That the repository has its work on, when it is done."""
     home: str | None = None
     """That has its worktree."""
     owner: Owner | None = None
@@ -139,7 +140,7 @@ def why(facts: Facts, queue: Queue) -> Why:
                 return replace(found, needs=f"{found.needs}; {_DAEMON}" if found.needs else _DAEMON)
             return replace(found, then=f"{found.then}, and {_START}" if found.then else _START)
         case State.DONE:
-            return Why(f"its work is on {facts.branch}" if facts.branch else "")
+            return Why(f"its work is on {facts.branch}" if facts.branch else "nothing had to change")
         case _:
             return Why("given up", f"`ticket-runner retry {ticket.id}`")
 

@@ -11,6 +11,7 @@ import pytest
 
 from runner import claim
 from runner.agent import Stop
+from runner.catchup import Conflict
 from runner.events import Name
 from runner.parts import Parts
 from runner.redact import Redactor
@@ -252,8 +253,17 @@ def test_files_in_conflict_are_told_whatever_their_names_are(tmp_path: Path) -> 
         work.base_moves(name)
         held = work.is_claimed()
         assert isinstance(held, Held)
+        assert held.note.splitlines()[0].endswith("; in conflict: caf\ufffd .txt")
         assert held.note.endswith("\ncaf\ufffd\n.txt")
         assert work.place.repository.conflicts(TICKET) == ("caf\ufffd\n.txt",)
+
+
+def test_many_files_in_conflict_are_counted() -> None:
+    """The line that the table shows names the first files and counts the others; all of them follow."""
+    files = tuple("abcdefg")
+    first, *names = str(Conflict("`main`", files)).splitlines()
+    assert first == "the branch does not merge with `main`; in conflict: a, b, c, d, e and 2 more"
+    assert names == [*files]
 
 
 def test_what_git_cannot_merge_at_all_is_as_it_was(work: Work) -> None:

@@ -245,3 +245,10 @@ def test_what_has_nothing_to_be_told_is_told_nothing() -> None:
     assert briefing._prompt(SPEC, Handover(), None, Words, first_run, 1) == first(SPEC)
     back = briefing._prompt(SPEC, Handover(), FAILED, Words, goes_on, 1)
     assert back == fix(FAILED.command, FAILED.ending, FAILED.output)
+
+
+def test_a_failed_command_tells_its_ending_in_the_first_line() -> None:
+    """However many lines a command has, the line that the table shows of it says how it ended."""
+    assert str(FAILED) == "`make check`: exit code 1\nno"
+    assert str(FailedLine("cd lib\nmake check\n", "exit code 1", "no")) == "`cd lib ...`: exit code 1\nno"
+    assert str(FailedLine("x" * 3_000, "exit code 1", "")).endswith("x ...`: exit code 1\n")

@@ -152,6 +152,10 @@ def test_tickets_that_end_in_their_own_ways_side_by_side(site: Site) -> None:
     assert shown["stubborn"].why.rstrip().endswith("1000\nno good.txt")
     assert site.delivered("mended") == ["Work on mended"]
     assert site.delivered("stubborn") == []
+    assert shown["mended"].why == "its work is on ticket/mended"
+    assert shown["looking"].why == "nothing had to change"
+    (comment,) = (site.config.queue_directory / "comments/looking").iterdir()
+    assert comment.read_text().startswith("Done: nothing had to change.")
     for name, text in texts.items():
         (call,) = [call for call in site.calls if call.scene == f"for-{name}"]
         assert text in call.last_user_texts

@@ -87,7 +87,7 @@ def test_the_table_has_a_row_per_open_ticket(shell: Shell, place: Place) -> None
     rows = {line.split()[0]: line for line in shell("status", "--done").out.splitlines() if line}
     assert "checks: `make test`: exit code 2" in rows["c"]
     assert "long output" not in rows["c"]
-    assert re.search(r"^a +done +a-sessio +1 +1 +0 +\$0\.0150 ", rows["a"])
+    assert re.search(r"^a +done +nothing had to change +a-sessio +1 +1 +0 +\$0\.0150 ", rows["a"])
     assert rows["b"].split()[:2] == ["b", "cancelled"]
 
 

@@ -307,9 +307,9 @@ def test_a_running_ticket_that_does_not_go_on_says_so(facts: Facts, queue: Queue
 
 
 def test_what_is_over_says_where_the_work_is() -> None:
-    """A done ticket names its branch if it has one, and one that was given up the way back."""
+    """A done ticket names its branch or says that nothing had to change, and one that was given up the way back."""
     assert why(Facts(Ticket("a", State.DONE), branch="ticket/a"), ALONE) == Why("its work is on ticket/a")
-    assert why(Facts(Ticket("a", State.DONE)), ALONE) == Why("")
+    assert why(Facts(Ticket("a", State.DONE)), ALONE) == Why("nothing had to change")
     assert why(Facts(Ticket("a", State.CANCELLED)), ALONE) == Why("given up", "`ticket-runner retry a`")
 
 

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, Select, and_, case, func, select, true
+from sqlalchemy import ColumnElement, Select, and_, case, exists, func, select, true
 
 from runner.budget import CostKind
 from runner.events import Name, Value
@@ -52,6 +52,8 @@ class Line:
     lease_until_us: int | None
     home: str | None
     branch: str | None
+    is_delivered: bool
+    """It is done, and the repository had its branch."""
     base_sha: str | None
     asked_not_before_us: int
     taken_at_us: int
@@ -92,6 +94,7 @@ def overview(
             ticket=to_ticket(found),
             **{name: found[name] for name in _PLAIN},
             is_outdated=bool(found["is_outdated"]),
+            is_delivered=bool(found["is_delivered"]),
             sums=sums.get(found["id"], Sums()),
             last_event=None if found["last_event"] is None else Name(found["last_event"]),
             last_payload={} if found["last_payload"] is None else to_payload(found["last_payload"]),
@@ -126,6 +129,8 @@ _PLAIN = (
 def _lines(chosen: Select[tuple[str]]) -> Select[tuple[object, ...]]:
     """Return the query for each ticket with its latest session and event; its text stays where it is."""
     all_of_them = schema.session.alias()
+    pushed = schema.event.alias()
+    is_pushed = exists().where(pushed.c.ticket == _t.id, pushed.c.name == Name.BRANCH_PUSHED)
     generation = select(func.max(all_of_them.c.generation)).where(all_of_them.c.ticket == _t.id).scalar_subquery()
     return (
         select(
@@ -134,6 +139,7 @@ def _lines(chosen: Select[tuple[str]]) -> Select[tuple[object, ...]]:
             _s.generation,
             _s.prompt_sha,
             and_(_s.latest_prompt_sha.is_not(None), _s.latest_prompt_sha != _s.prompt_sha).label("is_outdated"),
+            and_(_t.state == State.DONE, is_pushed).label("is_delivered"),
             _e.name.label("last_event"),
             _e.at_us.label("last_event_at_us"),
             _e.payload.label("last_payload"),
