@@ -10,7 +10,8 @@ SHELL := bash
 .PHONY: venv check test proof demo bench lock clean
 
 PYTHON ?= python3
-KILLS ?= 150
+KILLS ?= 60
+NIGHTS ?= 2
 SEED ?= 1
 PROCESSES ?= 3
 VENV := .venv
@@ -30,8 +31,8 @@ test: $(INSTALLED)
 	$(BIN)/coverage report --fail-under=100
 
 proof: $(INSTALLED)
-	@echo "proof: KILLS=$(KILLS) SEED=$(SEED)"
-	KILLS=$(KILLS) SEED=$(SEED) $(BIN)/pytest -m proof -n $(PROCESSES)
+	@echo "proof: KILLS=$(KILLS) NIGHTS=$(NIGHTS) SEED=$(SEED)"
+	KILLS=$(KILLS) NIGHTS=$(NIGHTS) SEED=$(SEED) $(BIN)/pytest -m proof -n $(PROCESSES)
 
 demo: $(INSTALLED)
 	$(BIN)/python -m runner.offline.demo

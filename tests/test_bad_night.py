@@ -1,6 +1,6 @@
 """A bad night: what was a ticket in the evening is done in the morning, or held for a reason that a person is told.
 
-`make proof` plays ten; SEED says from which on.
+`make proof` plays NIGHTS of them; SEED says from which on.
 """
 
 import os
@@ -14,7 +14,7 @@ from tests.night.verdict import judge, story
 from tests.night.world import play
 
 SEED = int(os.environ.get("SEED", "1"))
-NIGHTS = 10
+NIGHTS = int(os.environ.get("NIGHTS", "2"))
 
 
 def test_a_seed_decides_a_night() -> None:
