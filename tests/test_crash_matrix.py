@@ -5,6 +5,7 @@ file that keeps what came of it, for `python -m tests.matrix --write`.
 """
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,8 @@ from tests.matrix.verdict import judge
 
 pytestmark = pytest.mark.timeout(300)  # a ticket has three runs, each with the real CLI, and others play beside it
 
-KILLS = int(os.environ.get("KILLS", "150"))
+README = Path(__file__).parent.parent / "README.md"
+KILLS = int(os.environ.get("KILLS", "60"))
 SEED = int(os.environ.get("SEED", "1"))
 RESULTS = os.environ.get("RESULTS")
 DOCUMENTED = table.documented()
@@ -57,6 +59,12 @@ def test_every_event_is_a_moment_of_the_matrix() -> None:
     """Each event that the log can hold has a row in the document, or a reason why no ticket there reaches it."""
     reached = {moment.name for moments in DOCUMENTED.values() for moment in moments}
     assert {name for name in Name if name not in reached} == UNREACHED.keys()
+
+
+def test_the_readme_has_the_documents_figures() -> None:
+    """What the README says of kills is the document's own table."""
+    (summary,) = re.findall(r"^\| killed \|(?:.*\n)+?(?=\n)", table.DOCUMENT.read_text(), re.MULTILINE)
+    assert summary in README.read_text()
 
 
 @pytest.mark.proof
