@@ -27,7 +27,7 @@ check: $(INSTALLED)
 	$(BIN)/lint-imports
 
 test: $(INSTALLED)
-	$(BIN)/pytest -n 2 --cov --cov-report=
+	$(BIN)/pytest -n 3 --cov --cov-report=
 	$(BIN)/coverage report --fail-under=100
 
 proof: $(INSTALLED)

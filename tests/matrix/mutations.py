@@ -4,6 +4,7 @@ Each is applied to a copy of the project, never to the project itself, and a cel
 played there, which has to be red. `python -m tests.matrix.mutations` tries all.
 """
 
+import os
 import shutil
 import subprocess
 import sys
@@ -121,7 +122,8 @@ def noticed(mutation: Mutation) -> tuple[bool, str]:
         tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", mutation.noticed_by]
         cell = [sys.executable, "-m", "tests.matrix", mutation.noticed_by]
         command = tests if mutation.noticed_by.endswith(".py") else cell
-        done = subprocess.run(command, cwd=copy, capture_output=True, text=True, check=False)
+        environment = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}  # its --basetemp
+        done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, check=False)
     said = done.stdout + done.stderr
     return done.returncode == 1 and ("RED:" in said or "FAILED" in said), said
 
