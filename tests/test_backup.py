@@ -68,7 +68,7 @@ def test_a_worktree_comes_back_as_it_was(here: Place, tmp_path: Path) -> None:
     said(backup(here.config, tmp_path / "b", {}))
     assert git(tree, "status", "--porcelain") == status
     assert (here.home.clone / "worktrees/t/index").read_bytes() == index
-    assert list(here.home.clone.glob("refs/work/*")) == []
+    assert list(here.home.clone.glob("refs/saved/*")) == []
     there = configured(tmp_path, "other")
     said(restore(there, tmp_path / "b"))
     moved = Home.of(there).worktrees / "t"

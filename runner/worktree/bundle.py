@@ -21,7 +21,7 @@ from runner.worktree.survey import Place, Surveyed
 from runner.worktree.trees import Checkout
 
 _ALL = ("fetch", "--quiet", "--no-tags", "--no-auto-maintenance", "--no-write-fetch-head", "--update-shallow")
-_WORK = "refs/work/"
+_SAVED = "refs/saved/"
 _HEADS = "refs/heads/"
 _LOOKS = 5
 """Until a worktree whose HEAD moves is taken as it is."""
@@ -80,11 +80,14 @@ class Bundles(Surveyed):
             GitFailed: The bundle is damaged.
             RunnerError: It says something that no bundle of ours says.
         """
-        sources = {self.outbox_path: ("outbox",), self.clone_path: ("clone", "work")}
-        for path, names in sources.items():
+        sources = {
+            self.outbox_path: {"refs/outbox/": "refs/"},
+            self.clone_path: {"refs/clone/": "refs/", _SAVED: _SAVED},
+        }
+        for path, refs in sources.items():
             with self._new(path) as made:
                 (made / "shallow").write_bytes(shallow)
-                mapped = [f"+refs/{name}/*:refs/{'work/' if name == 'work' else ''}*" for name in names]
+                mapped = [f"+{theirs}*:{ours}*" for theirs, ours in refs.items()]
                 self._command(made).run(*_ALL, str(file), *mapped)
                 if not shallow:
                     (made / "shallow").unlink(missing_ok=True)
@@ -111,7 +114,7 @@ class Bundles(Surveyed):
             if looks == _LOOKS or (head, ref) == _head_of(checkout):
                 break
         work = git.run("commit-tree", tree, "-p", head, "-m", f"Files of {ticket_id}").text
-        git.run("update-ref", f"{_WORK}{ticket_id}", work)
+        git.run("update-ref", f"{_SAVED}{ticket_id}", work)
         under_way = [name for name in _UNDER_WAY if (checkout.admin / name).exists()]
         left_out = [*map(_left_out, unknown), *(f"its {name}" for name in under_way)]
         return Saved(ticket_id, head, ref, tuple(left_out))
@@ -121,7 +124,7 @@ class Bundles(Surveyed):
         head = checked_sha(saved.head)
         if saved.ref is not None and not is_branch_name(saved.ref.removeprefix(_HEADS)):
             raise RunnerError(f"{saved.ref!r} is no branch: this is not a backup of ours")
-        path, git, work = self.path_of(saved.ticket), self.clone(), f"{_WORK}{saved.ticket}"
+        path, git, work = self.path_of(saved.ticket), self.clone(), f"{_SAVED}{saved.ticket}"
         path.parent.mkdir(exist_ok=True, mode=0o700)
         git.run("worktree", "add", "--quiet", "--no-checkout", "--detach", str(path), head)
         admin = self._registered(path)
