@@ -4,6 +4,7 @@ Knows how each is made as the daemon makes it; does not know what is proved.
 """
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -16,7 +17,8 @@ from runner.config.values import Surroundings
 from runner.fsck import Finding, look
 from runner.home import Home
 from runner.outcome import Outcome
-from runner.parts import local_copies
+from runner.parts import Parts, local_copies
+from runner.redact import Redactor
 from runner.repair import repair
 from runner.session import Kind, session_id
 from runner.store import Store, Tx, queue, runs, sessions, tickets
@@ -56,6 +58,21 @@ class Place:
         self.repository = local_copies(self.config)
         self.repository.prepare()
         self.epoch = self.store.transact(queue.begin_epoch, "host", self.home.name, 1)
+
+    def parts(self) -> Parts:
+        """Return the parts of a daemon that never starts an agent."""
+        return Parts(
+            config=self.config,
+            home=self.home,
+            store=self.store,
+            repository=self.repository,
+            redactor=Redactor.of([]),
+            launcher=self.root / "launcher",
+            cli=self.root / "claude",
+            cli_environment={},
+            performers={},
+            command_environment={"PATH": os.environ["PATH"]},
+        )
 
     def claim(self, ticket: str) -> Path:
         """Take a ticket in, claim it and make its worktree; return where that is."""

@@ -13,8 +13,6 @@ from runner import claim
 from runner.agent import Stop
 from runner.catchup import Conflict
 from runner.events import Name
-from runner.parts import Parts
-from runner.redact import Redactor
 from runner.store import Tx, log, queue, tickets
 from runner.worktree import CommitRefused, GitFailed, WorktreeRefused
 from tests.daemons import Site, bash, say, wait_until_gone
@@ -84,26 +82,10 @@ class Work:
         async def work() -> Fact:
             async with anyio.create_task_group() as group:
                 ledger = ledger_of(place.store, self.epoch, {}, group, place.home.name)
-                report = await claim.work(self.parts(), ledger, row, Stop())
+                report = await claim.work(self.place.parts(), ledger, row, Stop())
             return report.fact
 
         return anyio.run(work)
-
-    def parts(self) -> Parts:
-        """Return the parts of a daemon that starts no agent."""
-        place = self.place
-        return Parts(
-            config=place.config,
-            home=place.home,
-            store=place.store,
-            repository=place.repository,
-            redactor=Redactor.of([]),
-            launcher=place.root / "launcher",
-            cli=place.root / "claude",
-            cli_environment={},
-            performers={},
-            command_environment={"PATH": os.environ["PATH"]},
-        )
 
 
 def works(root: Path, on_base_moved: str = "merge", **settings: object) -> Iterator[Work]:

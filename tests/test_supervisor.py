@@ -20,7 +20,6 @@ from runner.budget import CostKind
 from runner.errors import Exit
 from runner.events import Name
 from runner.mirror import Mirror
-from runner.parts import Parts
 from runner.redact import Redactor
 from runner.reports import Told
 from runner.store import Rx, StoreUnavailable, questions, queue, runs, tickets
@@ -41,26 +40,10 @@ def here(tmp_path: Path) -> Iterator[Place]:
         yield place
 
 
-def parts_of(here: Place) -> Parts:
-    """Return the parts of a daemon that never starts an agent."""
-    return Parts(
-        config=here.config,
-        home=here.home,
-        store=here.store,
-        repository=here.repository,
-        redactor=Redactor.of([]),
-        launcher=here.root / "launcher",
-        cli=here.root / "claude",
-        cli_environment={},
-        performers={},
-        command_environment={},
-    )
-
-
 def supervisor(here: Place, *, once: bool = True) -> Supervisor:
     """Return a daemon's loop over the home."""
     ticks = count(step=2)  # every file is whole at the second look
-    return Supervisor(parts_of(here), Folder(here.home.queue, lambda: next(ticks)), Told(frozenset()), once=once)
+    return Supervisor(here.parts(), Folder(here.home.queue, lambda: next(ticks)), Told(frozenset()), once=once)
 
 
 @contextmanager
