@@ -105,6 +105,7 @@ class Bench:
         (self.root / "tmp").mkdir(exist_ok=True)
         environment = base_environment(
             cli_environment(config_dir)
+            | {"CLAUDE_CODE_TMPDIR": str(self.root / "tmp")}
             | {"ANTHROPIC_BASE_URL": self.server.url, "ANTHROPIC_API_KEY": "none", "CLAUDE_CODE_MAX_RETRIES": "1"}
             | more,
             home_dir=self.root / "home",

@@ -72,6 +72,7 @@ def main(tickets: int) -> None:
             "ANTHROPIC_BASE_URL": site.server.url,
             "ANTHROPIC_API_KEY": "offline",
             "CLAUDE_CONFIG_DIR": str(Path(root) / "bare-claude"),
+            "CLAUDE_CODE_TMPDIR": root,
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
         }
         loop = [sys.executable, "-m", "tests.benchmark", "--bare", str(site.repository), str(Path(root) / "trees")]
