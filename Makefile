@@ -10,7 +10,7 @@ SHELL := bash
 .PHONY: venv check test proof demo bench lock clean
 
 PYTHON ?= python3
-KILLS ?= 60
+KILLS ?= 150
 NIGHTS ?= 2
 SEED ?= 1
 PROCESSES ?= 3

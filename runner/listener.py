@@ -93,7 +93,7 @@ class Listener:
                 self.cli_version = cli_version
                 await self._save_pid()
                 await self._log(Name.AGENT_STARTED, cli_version=cli_version, model=model)
-            case ToolEnded(tool_use_id, is_error) if not self._ending:  # or it is we who ended it: exit code 137
+            case ToolEnded(tool_use_id, is_error) if not (is_error and self._ending):  # it may be we who ended it
                 await self._log(Name.TOOL_ENDED, tool_use_id=tool_use_id, is_error=is_error)
             case Said() if not self._confirmed:
                 self._confirmed = True

@@ -21,7 +21,7 @@ from tests.matrix.verdict import judge
 pytestmark = pytest.mark.timeout(300)  # a ticket has three runs, each with the real CLI, and others play beside it
 
 README = Path(__file__).parent.parent / "README.md"
-KILLS = int(os.environ.get("KILLS", "60"))
+KILLS = int(os.environ.get("KILLS", "150"))
 SEED = int(os.environ.get("SEED", "1"))
 RESULTS = os.environ.get("RESULTS")
 DOCUMENTED = table.documented()

@@ -64,6 +64,11 @@ class Blow:
     def __str__(self) -> str:
         return f"{self.moment or f'{self.after_s:.3f} s'} ({self.way})"
 
+    @property
+    def may_miss(self) -> bool:
+        """Whether a daemon may come to its end without it: it falls at random."""
+        return self.moment is None or self.moment.name is None
+
     @classmethod
     def parse(cls, text: str) -> "Blow":
         """Return the blow that `str` wrote."""

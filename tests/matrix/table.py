@@ -6,8 +6,10 @@ are what was measured once.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from operator import itemgetter
 from pathlib import Path
 from random import Random
@@ -116,24 +118,34 @@ def cells(of: Mapping[str, Sequence[Moment]]) -> list[Cell]:
 
 
 def chosen(kills: int, seed: int, of: Mapping[str, Sequence[Moment]]) -> list[Cell]:
-    """Return cells with so many kills: each moment first in one way, a quarter at random times and in pairs."""
+    """Return cells with so many kills: a quarter at random times and in pairs, the others go through the table.
+
+    First each moment in one way, then in the other ways; and when it is through, again.
+    """
     rng = Random(seed)
     table = cells(of)
     rng.shuffle(table)
-    seen: set[tuple[str, Moment | None]] = set()
-    first: list[Cell] = []
-    rest: list[Cell] = []
-    for cell in table:
-        place = (cell.story, cell.blows[-1].moment)
-        (rest if place in seen else first).append(cell)
-        seen.add(place)
-    picked, struck = [], 0
-    for cell in [*first, *rest]:
+    table.sort(key=_nth_way())
+    picked: list[Cell] = []
+    struck = 0
+    for cell in cycle(table):
         if struck + len(cell.blows) > kills * 3 // 4:
             break
         picked.append(cell)
         struck += len(cell.blows)
     return [*picked, *at_random(kills - struck, seed)]
+
+
+def _nth_way() -> Callable[[Cell], int]:
+    """Return what counts the cells before it of the same moment."""
+    counts: Counter[tuple[str, Moment | None]] = Counter()
+
+    def nth(cell: Cell) -> int:
+        place = (cell.story, cell.blows[-1].moment)
+        counts[place] += 1
+        return counts[place]
+
+    return nth
 
 
 def at_random(kills: int, seed: int) -> list[Cell]:

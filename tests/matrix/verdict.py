@@ -96,8 +96,8 @@ def _state(played: Played) -> Iterator[str]:
         yield f"the ticket is {ticket}"
     if not (played.stage.config.queue_directory / story.ends / f"{TICKET}.md").exists():
         yield f"its file is not in {story.ends}/"
-    missed = [str(blow) for blow, start in zip(played.cell.blows, played.starts, strict=False) if not start.struck]
-    if [blow for blow in played.cell.blows if blow.moment is not None and str(blow) in missed]:
+    blows = zip(played.cell.blows, played.starts, strict=False)
+    if missed := [str(blow) for blow, start in blows if not start.struck and not blow.may_miss]:
         yield f"not struck: {missed}"
     if played.left:
         yield f"processes are left: {played.left}"
