@@ -12,18 +12,8 @@ from runner.errors import RunnerError, UsageError
 from runner.store import Tx, effects, questions, queue, runs, tickets
 from runner.store.effects import EffectState
 from runner.why import next_step
-from tickets.ticket import (
-    SETTLED_ELSEWHERE,
-    Cancelled,
-    Fact,
-    Parked,
-    Released,
-    Retried,
-    State,
-    Stop,
-    StopRequested,
-    Ticket,
-)
+from tickets.moves import SETTLED_ELSEWHERE
+from tickets.ticket import Cancelled, Fact, Parked, Released, Retried, State, Stop, StopRequested, Ticket
 
 
 class Verb(StrEnum):

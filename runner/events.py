@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 
+from tickets.moves import fold
 from tickets.ticket import (
     Answered,
     Cancelled,
@@ -32,7 +33,6 @@ from tickets.ticket import (
     StopRequested,
     Taken,
     Ticket,
-    fold,
 )
 
 VERSION = 1

@@ -29,7 +29,8 @@ from runner.store.runs import RunRow
 from runner.store.sessions import SessionRow
 from runner.store.tickets import Row
 from runner.worktree import Place, Repository, branch_ref
-from tickets.ticket import IllegalMove, State
+from tickets.moves import IllegalMove
+from tickets.ticket import State
 
 _AHEAD = 8
 """Generations beyond the stored ones that a ticket's next claim would find by their ids."""

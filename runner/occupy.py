@@ -21,7 +21,8 @@ from runner.parts import Parts
 from runner.reports import Told
 from runner.store import LostTicket, StoreUnavailable, tickets
 from runner.store.tickets import Row
-from tickets.ticket import Cause, IllegalMove, State
+from tickets.moves import IllegalMove
+from tickets.ticket import Cause, State
 
 _BEATS_A_LEASE = 4
 """Renewals in the time of one lease: three may fail before it ends."""

@@ -12,7 +12,8 @@ from datetime import UTC, datetime
 
 from runner.admission import HOURS, MACHINE, WEATHER, Closed
 from runner.events import Name, Value
-from tickets.ticket import IDLE_CRASHES_TO_HOLD, NEVER_US, Cause, Reason, State, Ticket
+from tickets.moves import IDLE_CRASHES_TO_HOLD
+from tickets.ticket import NEVER_US, Cause, Reason, State, Ticket
 
 _SUMMARY_CHARS = 60
 _DECIDED = frozenset({Reason.EFFECT, Reason.APPROVAL})

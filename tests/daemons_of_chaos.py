@@ -26,7 +26,8 @@ from runner.session import Kind
 from runner.store import LostTicket, Rx, Store, StoreUnavailable, Tx, effects, questions, queue, runs, sessions, tickets
 from runner.store.effects import EffectRow, EffectState, Wish
 from runner.store.tickets import Row
-from tickets.ticket import Cause, Fact, Finished, Held, IllegalMove, PutBack, Reason, Spec, State, Stopped
+from tickets.moves import IllegalMove
+from tickets.ticket import Cause, Fact, Finished, Held, PutBack, Reason, Spec, State, Stopped
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -10,19 +10,8 @@ from typing import get_args, get_type_hints
 
 from hypothesis import strategies as st
 
-from tickets.ticket import (
-    Claimed,
-    Fact,
-    Finished,
-    FreshUsed,
-    Held,
-    IllegalMove,
-    Orphaned,
-    PutBack,
-    Stopped,
-    Ticket,
-    advance,
-)
+from tickets.moves import IllegalMove, advance
+from tickets.ticket import Claimed, Fact, Finished, FreshUsed, Held, Orphaned, PutBack, Stopped, Ticket
 
 TIMES_US = st.integers(0, 253_402_300_799_000_000)
 """To the end of the year 9999, which a ticket's file can name."""

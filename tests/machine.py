@@ -52,6 +52,7 @@ from runner.store.effects import (
 from runner.store.questions import NoQuestion
 from tests.lives import facts
 from tests.stores import SECOND, Clock
+from tickets.moves import IllegalMove, advance
 from tickets.ticket import (
     Answered,
     Cause,
@@ -60,7 +61,6 @@ from tickets.ticket import (
     Finished,
     FreshUsed,
     Held,
-    IllegalMove,
     Orphaned,
     PutBack,
     Reason,
@@ -69,7 +69,6 @@ from tickets.ticket import (
     State,
     Stopped,
     Ticket,
-    advance,
 )
 
 PICK = st.integers(0, 99)

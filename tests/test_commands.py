@@ -14,20 +14,8 @@ from runner.store import UnknownTicket, effects, log, queue, runs, sqlite_url, t
 from runner.store.effects import Wish
 from tests.documents import table
 from tests.stores import Place
-from tickets.ticket import (
-    Cancelled,
-    Fact,
-    Held,
-    Parked,
-    Reason,
-    Released,
-    Retried,
-    State,
-    Stop,
-    StopRequested,
-    Ticket,
-    advance,
-)
+from tickets.moves import advance
+from tickets.ticket import Cancelled, Fact, Held, Parked, Reason, Released, Retried, State, Stop, StopRequested, Ticket
 
 DOCUMENT = "commands.md"
 COLUMNS = {

@@ -23,7 +23,8 @@ from runner.outcome import (
 )
 from tests.endings import API_ERRORS, ERROR_SUBTYPES, NOT_FOUND, TERMINAL_REASONS, ended
 from tests.lives import claimed
-from tickets.ticket import Cause, Held, PutBack, Reason, State, Ticket, advance
+from tickets.moves import advance
+from tickets.ticket import Cause, Held, PutBack, Reason, State, Ticket
 
 NOW_US = 1_800_000_000_000_000
 RUNNING = Ticket("t", State.RUNNING, token=1)

@@ -28,6 +28,7 @@ from runner.store import (
 )
 from runner.store.overview import Sums, overview
 from tests.stores import HOME, SECOND, Place
+from tickets.moves import IllegalMove
 from tickets.source import Refused
 from tickets.ticket import (
     Answered,
@@ -38,7 +39,6 @@ from tickets.ticket import (
     Finished,
     FreshUsed,
     Held,
-    IllegalMove,
     Orphaned,
     Parked,
     PutBack,

@@ -10,9 +10,8 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from tests.lives import KINDS, any_tickets, claimed, facts, lives, with_token
+from tickets.moves import IDLE_CRASHES_TO_HOLD, SETTLED_ELSEWHERE, IllegalMove, advance, fold
 from tickets.ticket import (
-    IDLE_CRASHES_TO_HOLD,
-    SETTLED_ELSEWHERE,
     Answered,
     Cancelled,
     Cause,
@@ -21,7 +20,6 @@ from tickets.ticket import (
     Finished,
     FreshUsed,
     Held,
-    IllegalMove,
     Orphaned,
     Parked,
     PutBack,
@@ -35,9 +33,7 @@ from tickets.ticket import (
     StopRequested,
     Taken,
     Ticket,
-    advance,
     canonical_id,
-    fold,
     id_problem,
 )
 

@@ -19,6 +19,7 @@ from runner.store import log, queue, schema
 from runner.store.connection import Rx, Tx
 from runner.store.errors import LostTicket, UnknownTicket
 from runner.store.text import to_json, to_words
+from tickets.moves import advance
 from tickets.source import Known
 from tickets.ticket import (
     Cause,
@@ -32,7 +33,6 @@ from tickets.ticket import (
     Stop,
     Taken,
     Ticket,
-    advance,
     canonical_id,
 )
 
