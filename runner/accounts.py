@@ -19,7 +19,7 @@ from runner.events import Name, Value
 from runner.outcome import Ending, Outcome
 from runner.parts import Parts
 from runner.session import Transcript
-from runner.store import Tx, effects, log, runs, tickets
+from runner.store import Tx, claims, effects, log, runs, tickets
 from runner.store.effects import NOTIFY, Wish
 from runner.store.runs import RunRow
 from tickets.ticket import NEVER_US, Cause, Released
@@ -65,7 +65,7 @@ def until_us(short: Scarce | None, now_us: int, config: Config) -> int:
 def let_go(tx: Tx, home: str, config: Config) -> None:
     """End each wait for a cap of all tickets that is longer than it has to be, now that caps may have been raised."""
     enough_us = until_us(shortage(tx, config), tx.now_us, config)
-    for ticket in tickets.waiting(tx, home, Cause.ALLOWANCE, beyond_us=enough_us):
+    for ticket in claims.waiting(tx, home, Cause.ALLOWANCE, beyond_us=enough_us):
         tickets.apply(tx, ticket, Released())
 
 

@@ -13,7 +13,7 @@ from anyio.to_thread import run_sync
 from runner import prompt
 from runner.events import Name, Value
 from runner.parts import Parts, log_claimed
-from runner.store import tickets
+from runner.store import claims
 from runner.store.tickets import Row
 from runner.worktree import Tree
 from tickets.ticket import Reason
@@ -70,7 +70,7 @@ async def catch_up(parts: Parts, row: Row, tree: Tree, message: str) -> CaughtUp
         await parts.store.write(log_claimed, ticket.id, ticket.token, Name.BASE_CONFLICTED, facts)
         return CaughtUp(tree, conflict=Conflict(f"`{merge.base.name}`", merge.conflicts))
     if merge.base.sha != tree.base_sha:
-        await parts.store.write(tickets.move_base, ticket.id, ticket.token, base_sha=merge.base.sha, sha=merge.sha)
+        await parts.store.write(claims.move_base, ticket.id, ticket.token, base_sha=merge.base.sha, sha=merge.sha)
     return CaughtUp(replace(tree, base_sha=merge.base.sha), is_new=merge.made)
 
 

@@ -28,7 +28,7 @@ from runner.lines import CHECK, SETUP, FailedLine, Told, run_lines
 from runner.outcome import RULES, Next, Outcome, StoppedBy, follow, put_off, weather_delay_s
 from runner.parts import Parts, log_claimed, reap
 from runner.run import Ran
-from runner.store import LostTicket, log, questions, queue, runs, sessions, tickets
+from runner.store import LostTicket, claims, log, questions, queue, runs, sessions
 from runner.store.tickets import Row
 from runner.worktree import (
     BaseMissing,
@@ -207,7 +207,7 @@ class _Claim:
             tree = replace(tree, note="; ".join(filter(None, [tree.note, undone])))
         if self._row.base_sha is None:
             await self._write(
-                tickets.set_tree,
+                claims.set_tree,
                 self._id,
                 self._token,
                 home=self._parts.home.name,

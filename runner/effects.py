@@ -19,7 +19,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from runner import log
-from runner.store import Store, StoreUnavailable, Tx, effects, tickets
+from runner.store import Store, StoreUnavailable, Tx, claims, effects
 from runner.store.effects import EffectRow, EffectState, Verdict, Wish
 
 P = ParamSpec("P")
@@ -320,5 +320,5 @@ class Ledger:
 
 
 def _want_claimed(tx: Tx, wish: Wish, token: int, limit: int) -> tuple[EffectRow, Verdict]:
-    tickets.require_claim(tx, wish.ticket, token)
+    claims.require(tx, wish.ticket, token)
     return effects.want(tx, wish, limit=limit)

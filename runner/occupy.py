@@ -19,7 +19,7 @@ from runner.errors import RunnerError
 from runner.outcome import Outcome, StoppedBy, follow, put_off
 from runner.parts import Parts
 from runner.reports import Told
-from runner.store import LostTicket, StoreUnavailable, tickets
+from runner.store import LostTicket, StoreUnavailable, claims
 from runner.store.tickets import Row
 from tickets.moves import IllegalMove
 from tickets.ticket import Cause, State
@@ -79,7 +79,7 @@ async def _beat(parts: Parts, row: Row, stop: Stop) -> None:
     while anyio.current_time() - renewed < lease_s * (_BEATS_A_LEASE - 1) / _BEATS_A_LEASE:
         await anyio.sleep(lease_s / _BEATS_A_LEASE)
         try:
-            present = await parts.store.write(tickets.renew, ticket.id, ticket.token, lease_s)
+            present = await parts.store.write(claims.renew, ticket.id, ticket.token, lease_s)
         except StoreUnavailable as error:
             log.warn("lease.not_renewed", ticket=ticket.id, error=str(error))
             continue

@@ -13,7 +13,7 @@ from runner.effects import Performer
 from runner.events import Name, Value
 from runner.home import Home
 from runner.redact import Redactor
-from runner.store import Store, Tx, tickets
+from runner.store import Store, Tx, claims
 from runner.worktree import Repository
 
 
@@ -73,5 +73,5 @@ def log_claimed(
     Raises:
         LostTicket: `token` is not the ticket's present claim.
     """
-    tickets.require_claim(tx, ticket, token)
+    claims.require(tx, ticket, token)
     tx.log(ticket, name, payload, run=run)

@@ -29,7 +29,7 @@ from runner.outcome import CLOCKS, RULES, Ending, Outcome, StoppedBy, classify
 from runner.parts import Parts
 from runner.processes import Cookie
 from runner.session import Kind, Plan, Session, Transcript, after_failed_resume, choose, session_id
-from runner.store import Tx, log, runs, sessions, tickets
+from runner.store import Tx, claims, log, runs, sessions, tickets
 from runner.store.runs import RunRow
 from runner.store.tickets import Row
 from runner.worktree import Tree
@@ -207,7 +207,7 @@ def _end(tx: Tx, *, row: Row, run: RunRow, ran: Ran, listener: Listener, account
         cli_version=listener.cli_version,
     )
     warn(tx, run, config)
-    if not tickets.is_claimed(tx, row.ticket.id, row.ticket.token):
+    if not claims.is_claimed(tx, row.ticket.id, row.ticket.token):
         return False
     if ran.ending.stopped_by in CLOCKS:
         tx.log(row.ticket.id, Name.AGENT_STALLED, run=run.id, clock=str(ran.ending.stopped_by))

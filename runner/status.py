@@ -17,7 +17,7 @@ from runner.config import Config
 from runner.days import day_start_us
 from runner.home import Home
 from runner.live import Live, live
-from runner.store import Rx, effects, log, overview, questions, queue, runs, sessions, tickets
+from runner.store import Rx, claims, effects, log, overview, questions, queue, runs, sessions, tickets
 from runner.store.effects import EffectRow
 from runner.store.overview import Line, Sums
 from runner.store.questions import Question
@@ -185,7 +185,7 @@ def explain(rx: Rx, ticket: str, around: Around) -> Explanation:
     if ticket in around.files and not tickets.states(rx, [ticket]):
         said = [refusal.problem for refusal in queue.refusals(rx) if refusal.where.startswith(f"{ticket}.md")]
         return explain_file(ticket, around, said[0] if said else None)
-    view, line = look_at(rx, ticket, around), tickets.line(rx, around.home)
+    view, line = look_at(rx, ticket, around), claims.line(rx, around.home)
     return Explanation(
         ticket,
         view.why,
@@ -217,7 +217,7 @@ def _waiting(around: Around, known: Collection[str], refused: Collection[Refused
 
 def _why(rx: Rx, around: Around, lines: Collection[Line], shut: Closed | None) -> dict[str, Why]:
     """Return why each ticket is where it is, in as many queries for a thousand as for one."""
-    due = {ticket: ahead for ahead, ticket in enumerate(tickets.line(rx, around.home))}
+    due = {ticket: ahead for ahead, ticket in enumerate(claims.line(rx, around.home))}
     asked = questions.open_by_ticket(rx)
     of_all = Queue(
         rx.now_us,
@@ -260,7 +260,7 @@ def _asked(open_: Sequence[Question]) -> Asked | None:
 
 def _running(rx: Rx, around: Around) -> int:
     """Return how many slots are taken: tickets that a dead daemon left as running have none."""
-    return tickets.running(rx, around.home) if around.works else 0
+    return claims.running(rx, around.home) if around.works else 0
 
 
 def _shut(rx: Rx, around: Around) -> Closed | None:

@@ -31,7 +31,7 @@ from runner.outcome import StoppedBy
 from runner.parts import Parts, reap
 from runner.reports import Told
 from runner.signals import Ladder
-from runner.store import StoreUnavailable, Tx, questions, queue, tickets
+from runner.store import StoreUnavailable, Tx, claims, questions, queue, tickets
 from runner.store.tickets import Row
 from runner.upkeep import Daily, Upkeep
 from runner.worktree import BaseMissing, RepositoryDenied, RepositoryUnreachable
@@ -86,8 +86,8 @@ class Supervisor:
                 if self.draining:
                     self.ledger.leave()
                 await self.ledger.settle_dead()
-                async with anyio.create_task_group() as claims:
-                    await self._loop(claims, self.ledger)
+                async with anyio.create_task_group() as slots:
+                    await self._loop(slots, self.ledger)
             self.over.set()
             await self.parts.store.write(queue.end_epoch, self.epoch)
             waiting = await self.parts.store.write(_waits, self.closed)
@@ -155,11 +155,11 @@ class Supervisor:
         """Let the loop look again at once."""
         self.wake.set()
 
-    async def _loop(self, claims: TaskGroup, ledger: Ledger) -> None:
+    async def _loop(self, slots: TaskGroup, ledger: Ledger) -> None:
         while True:
             self.wake = anyio.Event()
             try:
-                sleep_s = await self._turn(claims, ledger)
+                sleep_s = await self._turn(slots, ledger)
             except StoreUnavailable as error:
                 log.warn("store.unavailable", error=str(error), retry_s=STORE_RETRY_S)
                 sleep_s = STORE_RETRY_S
@@ -168,7 +168,7 @@ class Supervisor:
             with anyio.move_on_after(sleep_s):
                 await self.wake.wait()
 
-    async def _turn(self, claims: TaskGroup, ledger: Ledger) -> float | None:
+    async def _turn(self, slots: TaskGroup, ledger: Ledger) -> float | None:
         """Take in and start what can be; return how long to sleep at most, None when the work is over."""
         if not self.draining:
             self.mirror.changed(*await self.parts.store.write(questions.answer_overdue, self.parts.home.name))
@@ -181,7 +181,7 @@ class Supervisor:
             if row is None:
                 break
             self.stops[row.ticket.id] = stop = Stop()
-            claims.start_soon(self._occupy, ledger, row, stop)
+            slots.start_soon(self._occupy, ledger, row, stop)
         if self.draining and not self.stops:
             return None
         if self.once and ripens_in_s is None and not (self.stops or ledger.is_busy or self.mirror.is_behind):
@@ -213,7 +213,7 @@ class Supervisor:
     async def _claim(self) -> Row | None:
         return await self.parts.store.write(
             partial(
-                tickets.claim_next,
+                claims.take_next,
                 epoch=self.epoch,
                 home=self.parts.home.name,
                 lease_s=self.parts.config.clocks.lease_s,
@@ -224,7 +224,7 @@ class Supervisor:
         poll_s, home, is_full, closed = self.parts.config.poll_s, self.parts.home.name, self._is_full, self.closed
 
         def until(tx: Tx) -> float:
-            open_us = tickets.next_due_us(tx, home) if closed is None else closed.until_us
+            open_us = claims.next_due_us(tx, home) if closed is None else closed.until_us
             claim_us = None if is_full else open_us
             answer_us = None if self.draining else questions.next_deadline_us(tx, home)
             dues_us = [due_us for due_us in (claim_us, answer_us) if due_us is not None]
@@ -313,9 +313,9 @@ class Supervisor:
 
 
 def _orphan_all(tx: Tx, home: str, epoch: int) -> None:
-    for row in tickets.orphans(tx, home=home, epoch=epoch):
+    for row in claims.orphans(tx, home=home, epoch=epoch):
         if row.home in {None, home}:
-            tickets.orphan(tx, row.ticket.id, row.ticket.token)
+            claims.orphan(tx, row.ticket.id, row.ticket.token)
 
 
 def _waits(tx: Tx, closed: Closed | None) -> bool:

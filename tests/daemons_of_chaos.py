@@ -23,7 +23,20 @@ from runner.effects import Absent, Done, Ledger, LookedUp, Outcome, Performer, e
 from runner.events import Name
 from runner.outcome import Outcome as Ended
 from runner.session import Kind
-from runner.store import LostTicket, Rx, Store, StoreUnavailable, Tx, effects, questions, queue, runs, sessions, tickets
+from runner.store import (
+    LostTicket,
+    Rx,
+    Store,
+    StoreUnavailable,
+    Tx,
+    claims,
+    effects,
+    questions,
+    queue,
+    runs,
+    sessions,
+    tickets,
+)
 from runner.store.effects import EffectRow, EffectState, Wish
 from runner.store.tickets import Row
 from tickets.moves import IllegalMove
@@ -156,14 +169,14 @@ class _Daemon:
 
     def _look(self, tx: Tx) -> Row | None:
         """Rescue, take in, be the operator, and claim."""
-        for row in tickets.orphans(tx, home=self.home, epoch=self.epoch):
+        for row in claims.orphans(tx, home=self.home, epoch=self.epoch):
             if row.home in {None, self.home}:
-                tickets.orphan(tx, row.ticket.id, row.ticket.token)
+                claims.orphan(tx, row.ticket.id, row.ticket.token)
         states = tickets.states(tx)
         if not self.arena.closing.exists() and _open(states) < _OPEN_TICKETS:
             tickets.take_in(tx, "folder", Spec(f"t{len(states)}", "text", priority=self.rng.randint(0, 3)))
         self._operate(tx)
-        return tickets.claim_next(tx, epoch=self.epoch, home=self.home, lease_s=LEASE_S)
+        return claims.take_next(tx, epoch=self.epoch, home=self.home, lease_s=LEASE_S)
 
     def _is_over(self, tx: Rx) -> bool:
         left = effects.effects(tx, states=effects.OPEN)
@@ -220,7 +233,7 @@ class _Daemon:
     async def _beat(self, row: Row, claim: anyio.CancelScope, ends: list[Fact]) -> None:
         while True:
             await _pass_s(LEASE_S / 4)
-            ticket = await self._write(tickets.renew, row.ticket.id, row.ticket.token, LEASE_S)
+            ticket = await self._write(claims.renew, row.ticket.id, row.ticket.token, LEASE_S)
             if ticket is None:  # a real daemon stops its run here; this one writes on until it is refused
                 return
             if ticket.stop is not None:
@@ -237,7 +250,7 @@ class _Daemon:
         if (waits := await self._waits(row)) is not None:
             return waits
         if row.home is None and self.rng.random() < 0.3:
-            await self._write(tickets.set_tree, ticket, token, home=self.home, branch="b", base_sha="0")
+            await self._write(claims.set_tree, ticket, token, home=self.home, branch="b", base_sha="0")
         run = await self._write(self._begin_run, ticket, token)
         for step in range(self.rng.randint(1, 3)):
             await self._log(row, Name.TOOL_STARTED, run)
@@ -271,7 +284,7 @@ class _Daemon:
         """Log with the token, so that whoever reads the log sees whose it was."""
 
         def log(tx: Tx) -> None:
-            tickets.require_claim(tx, row.ticket.id, row.ticket.token)
+            claims.require(tx, row.ticket.id, row.ticket.token)
             tx.log(row.ticket.id, name, run=run, claim=row.ticket.token)
 
         await self._write(log)

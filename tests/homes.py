@@ -21,7 +21,7 @@ from runner.parts import Parts, local_copies
 from runner.redact import Redactor
 from runner.repair import repair
 from runner.session import Kind, session_id
-from runner.store import Store, Tx, queue, runs, sessions, tickets
+from runner.store import Store, Tx, claims, queue, runs, sessions, tickets
 from runner.worktree import Repository
 from tests.daemons import Site
 from tickets.ticket import Spec
@@ -78,11 +78,11 @@ class Place:
         """Take a ticket in, claim it and make its worktree; return where that is."""
         self.store.transact(tickets.take_in, "folder", Spec(ticket, "text"))
         home = self.home.name
-        row = self.store.transact(tickets.claim_next, epoch=self.epoch, home=home, lease_s=60)
+        row = self.store.transact(claims.take_next, epoch=self.epoch, home=home, lease_s=60)
         assert row is not None
         tree = self.repository.ensure(ticket, None, base_sha=None)
         self.store.transact(
-            tickets.set_tree, ticket, row.ticket.token, home=home, branch=tree.branch, base_sha=tree.base_sha
+            claims.set_tree, ticket, row.ticket.token, home=home, branch=tree.branch, base_sha=tree.base_sha
         )
         return tree.path
 

@@ -29,6 +29,7 @@ from runner.store import (
     Store,
     Tx,
     audit,
+    claims,
     effects,
     log,
     questions,
@@ -263,12 +264,12 @@ class Machine(RuleBasedStateMachine):
             if known.present is not None and known.owner != epoch
             if known.present[2] == home or known.lease_until_us < self.clock.now_us
         }
-        found = self.store.transact(tickets.orphans, home=home, epoch=epoch)
+        found = self.store.transact(claims.orphans, home=home, epoch=epoch)
         assert {row.ticket.id for row in found} == dead
         for row in found:
             if row.home in {None, home}:
                 progressed = self._progressed(row.ticket.id)
-                self.store.transact(tickets.orphan, row.ticket.id, row.ticket.token)
+                self.store.transact(claims.orphan, row.ticket.id, row.ticket.token)
                 self.happens(row.ticket.id, Orphaned(row.ticket.token, progressed))
 
     def _progressed(self, ticket: str) -> bool:
@@ -286,7 +287,7 @@ class Machine(RuleBasedStateMachine):
             if known.ticket.state is State.READY and known.ticket.not_before_us <= self.clock.now_us
             if known.home in {None, home}
         ]
-        row = self.store.transact(tickets.claim_next, epoch=self.epochs[home], home=home, lease_s=LEASE_S)
+        row = self.store.transact(claims.take_next, epoch=self.epochs[home], home=home, lease_s=LEASE_S)
         weather = self.weather
         waits = weather is not None and (self.clock.now_us < weather.until_us or self._probe is not None)
         if self.paused or waits or not due:
@@ -342,7 +343,7 @@ class Machine(RuleBasedStateMachine):
     def renew(self, which: int) -> None:
         """Renew a claim: only the present one can be."""
         claim = self.a_claim(which)
-        renewed = self.store.transact(tickets.renew, claim[0], claim[1], LEASE_S)
+        renewed = self.store.transact(claims.renew, claim[0], claim[1], LEASE_S)
         assert (renewed is None) == (self.lost(claim) is not None)
         if renewed is not None:
             self.known[claim[0]].lease_until_us = self.clock.now_us + LEASE_S * SECOND
@@ -353,7 +354,7 @@ class Machine(RuleBasedStateMachine):
         """Tie a ticket to a home: only the present claim can."""
         claim = self.a_claim(which)
         problem = self.lost(claim)
-        self.expect(problem, tickets.set_tree, claim[0], claim[1], home=claim[2], branch="b", base_sha="0")
+        self.expect(problem, claims.set_tree, claim[0], claim[1], home=claim[2], branch="b", base_sha="0")
         if problem is None:
             self.known[claim[0]].home = claim[2]
 
@@ -397,7 +398,7 @@ class Machine(RuleBasedStateMachine):
     def any_fact(self, which: int, fact: Fact) -> None:
         """Apply any fact, sensible or not."""
         ticket = self.a_ticket(which)
-        if not isinstance(fact, Claimed):  # claims come from claim_next, with their owner
+        if not isinstance(fact, Claimed):  # claims come from take_next, with their owner
             self.try_fact(ticket, fact)
 
     @WITH_TICKETS
@@ -636,17 +637,17 @@ def _storm(tx: Tx, ticket: str, fact: PutBack) -> None:
 
 
 def _log_claimed(tx: Tx, claim: Claim) -> None:
-    tickets.require_claim(tx, claim[0], claim[1])
+    claims.require(tx, claim[0], claim[1])
     tx.log(claim[0], Name.TOOL_STARTED)
 
 
 def _want(tx: Tx, claim: Claim, wish: Wish) -> tuple[EffectRow, Verdict]:
-    tickets.require_claim(tx, claim[0], claim[1])
+    claims.require(tx, claim[0], claim[1])
     return effects.want(tx, wish, limit=EFFECTS)
 
 
 def _ask(tx: Tx, claim: Claim, text: str) -> None:
-    tickets.require_claim(tx, claim[0], claim[1])
+    claims.require(tx, claim[0], claim[1])
     questions.ask(tx, claim[0], claim[1], text, run=_begin_run(tx, claim, ended=True))
 
 

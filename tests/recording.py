@@ -19,7 +19,7 @@ from runner.budget import Cost, CostKind
 from runner.events import Name
 from runner.outcome import Outcome
 from runner.session import Kind
-from runner.store import Rx, Store, Tx, effects, queue, runs, sessions, sqlite_url, tickets
+from runner.store import Rx, Store, Tx, claims, effects, queue, runs, sessions, sqlite_url, tickets
 from runner.store.effects import EffectState, Wish
 from tests.disks import Step
 from tickets.ticket import Finished, Spec
@@ -176,11 +176,11 @@ def workload(store: Store, numbers: range) -> Iterator[None]:
     for number in numbers:
         ticket = f"t{number}"
         yield from _done(store, tickets.take_in, "folder", Spec(ticket, "text " * 2_000))
-        yield from _done(store, tickets.claim_next, epoch=epoch, home="home", lease_s=60)
+        yield from _done(store, claims.take_next, epoch=epoch, home="home", lease_s=60)
         yield from _done(store, _begin, ticket)
         for step in range(4):
             yield from _done(store, Tx.log, ticket, Name.TOOL_STARTED, run=f"{ticket}/1", summary="x" * 3_000, n=step)
-            yield from _done(store, tickets.renew, ticket, 1, 60)
+            yield from _done(store, claims.renew, ticket, 1, 60)
         wish = Wish(f"{ticket}/deploy", ticket, 1, "deploy", "deploy", {"text": "y" * 5_000})
         yield from _done(store, effects.want, wish, limit=None)
         row = store.transact(effects.claim, wish.key, epoch=epoch)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from runner.events import Event
 from runner.session import Kind
-from runner.store import Store, Tx, log, queue, runs, sessions, tickets
+from runner.store import Store, Tx, claims, log, queue, runs, sessions, tickets
 from tickets.ticket import Spec
 
 SECOND = 1_000_000
@@ -52,7 +52,7 @@ class Place:
 
     def claim(self, epoch: int | None = None, home: str = HOME) -> tickets.Row | None:
         """Claim the next ticket for ten seconds."""
-        return self.store.transact(tickets.claim_next, epoch=epoch or self.epoch, home=home, lease_s=10)
+        return self.store.transact(claims.take_next, epoch=epoch or self.epoch, home=home, lease_s=10)
 
     def run(self, ticket: str, session: str | None = None) -> str:
         """Begin a run of a claimed ticket, in a new session or the given one."""

@@ -13,7 +13,7 @@ from runner import claim
 from runner.agent import Stop
 from runner.catchup import Conflict
 from runner.events import Name
-from runner.store import Tx, log, queue, tickets
+from runner.store import Tx, claims, log, queue, tickets
 from runner.worktree import CommitRefused, GitFailed, WorktreeRefused
 from tests.daemons import Site, bash, say, wait_until_gone
 from tests.homes import Place, git
@@ -72,8 +72,8 @@ class Work:
         def again(tx: Tx) -> tickets.Row:
             self.epoch = queue.begin_epoch(tx, "host", place.home.name, 2)
             before = tickets.get(tx, TICKET).ticket
-            tickets.orphan(tx, TICKET, before.token)
-            row = tickets.claim_next(tx, epoch=self.epoch, home=place.home.name, lease_s=600)
+            claims.orphan(tx, TICKET, before.token)
+            row = claims.take_next(tx, epoch=self.epoch, home=place.home.name, lease_s=600)
             assert row is not None
             return row
 

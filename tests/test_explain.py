@@ -11,7 +11,7 @@ from runner.budget import Cost, CostKind
 from runner.commands import Command, Verb, perform
 from runner.events import Name
 from runner.outcome import Outcome
-from runner.store import questions, queue, runs, tickets
+from runner.store import claims, questions, queue, runs, tickets
 from runner.why import next_step
 from tests.shell import Shell
 from tests.shown import Overview, Why
@@ -83,7 +83,7 @@ def test_slots_are_taken_while_a_daemon_runs(shell: Shell, place: Place) -> None
     assert "   slots  0 of 1 taken; number 1 of those that are due" in shell("explain", "next").out.splitlines()
     with shell.home.lock():
         assert told(shell, "next").sentence == "no slot is free (1 of 1 taken); it is next"
-    place.store.transact(tickets.set_tree, "theirs", 1, home="other:/home", branch="ticket/theirs", base_sha="0" * 40)
+    place.store.transact(claims.set_tree, "theirs", 1, home="other:/home", branch="ticket/theirs", base_sha="0" * 40)
     place.store.transact(tickets.apply, "theirs", PutBack(1, Cause.DRAIN))
     assert told(shell, "theirs").sentence == "its worktree is in other:/home: only the daemon of that home works on it"
 

@@ -42,14 +42,14 @@ FAILS = '    op.execute("INSERT INTO nowhere VALUES (1)")\n'
 PROGRAM = """
 import json, sys
 import runner
-from runner.store import Store, queue, schema, tickets
+from runner.store import Store, claims, queue, schema
 from sqlalchemy import select
 
 store = Store.open(sys.argv[1], read_only="read" in sys.argv)
 query = select(schema.ticket.c.id, schema.ticket.c.urgency)
 urgencies = dict(map(tuple, store.read(lambda rx: rx.connection.execute(query).all())))
 epoch = store.transact(queue.begin_epoch, "host", "home", 2)
-row = store.transact(tickets.claim_next, epoch=epoch, home="host:/home", lease_s=10)
+row = store.transact(claims.take_next, epoch=epoch, home="host:/home", lease_s=10)
 print(json.dumps({"from": runner.__file__, "urgencies": urgencies, "claimed": row.ticket.id}))
 store.close()
 """

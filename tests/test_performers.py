@@ -17,7 +17,7 @@ from runner.effects import Absent, Done, Failed, LookedUp, Outcome, Unknown
 from runner.errors import ConfigError
 from runner.performers import MAX_CHARS
 from runner.processes import find
-from runner.store import tickets
+from runner.store import claims
 from runner.store.effects import EffectRow
 from tests.documents import table
 from tests.worlds import TICKET, World, home_of
@@ -129,7 +129,7 @@ async def test_a_line_gets_what_is_documented(tmp_path: Path) -> None:
     """A line has the documented variables, those it names, and its input on stdin; it runs outside of worktrees."""
     line = "pwd; cat; echo; env | grep -E '^(IDEMP|TICKET_(ID|RO|BR)|DEPLOY|CI)' | sort"
     world = deploying(tmp_path, line, 'env = ["DEPLOY_TOKEN"]')
-    world.place.store.transact(tickets.set_tree, TICKET, 1, home="host:/home", branch="ticket/t1", base_sha="0" * 40)
+    world.place.store.transact(claims.set_tree, TICKET, 1, home="host:/home", branch="ticket/t1", base_sha="0" * 40)
     outcome = await perform(world, version="1.2 ü")
     assert outcome.text.splitlines() == [
         str(home_of(tmp_path).user_home),

@@ -14,7 +14,7 @@ from random import Random
 
 import pytest
 
-from runner.store import Store, log, queue, sqlite_url, tickets
+from runner.store import Store, claims, log, queue, sqlite_url, tickets
 from tests.disks import Disk, Step, Survives
 from tests.recording import can_record, fingerprint
 
@@ -142,9 +142,9 @@ def test_the_store_goes_on_after_a_power_cut(recording: Recording, images: Path)
     write_image(images, disk.cut(Survives.NOTHING, Random(SEED)))
     store = Store.open(sqlite_url(images / "db"))
     epoch = store.transact(queue.begin_epoch, "host", "home", 2)
-    left = store.transact(tickets.orphans, home="home", epoch=epoch)
+    left = store.transact(claims.orphans, home="home", epoch=epoch)
     for row in left:
-        store.transact(tickets.orphan, row.ticket.id, row.ticket.token)
+        store.transact(claims.orphan, row.ticket.id, row.ticket.token)
     for ticket in ["", *store.read(tickets.states)]:
         events = [entry.event.seq for entry in store.read(log.events, ticket=ticket)]
         assert events == [*range(1, len(events) + 1)]

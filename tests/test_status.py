@@ -24,7 +24,7 @@ from runner.events import Name
 from runner.outcome import Outcome
 from runner.render import details, overview
 from runner.status import OPEN, Around, Overview, look, look_at
-from runner.store import Rx, queue, runs, tickets
+from runner.store import Rx, claims, queue, runs, tickets
 from tests.shell import PROGRAM, Shell, read_back, text_stream
 from tests.stores import SECOND, Place
 from tickets.source import Refused
@@ -304,7 +304,7 @@ def test_diff_has_uncommitted_work_too(shell: Shell, place: Place) -> None:
     repository = daemon.repository_of(shell.config, None)
     repository.prepare()
     tree = repository.ensure("fix", None, base_sha=None)
-    place.store.transact(tickets.set_tree, "fix", 1, home=str(shell.state), branch=tree.branch, base_sha=tree.base_sha)
+    place.store.transact(claims.set_tree, "fix", 1, home=str(shell.state), branch=tree.branch, base_sha=tree.base_sha)
     assert shell("diff", "fix").out == ""
     (tree.path / "evil.txt").write_text(f"{EVIL}\n", newline="")
     ended = shell("diff", "fix")

@@ -18,6 +18,7 @@ from runner.store import (
     Tx,
     UnknownRow,
     UnknownTicket,
+    claims,
     log,
     questions,
     queue,
@@ -140,21 +141,21 @@ def test_ticket_waits_for_its_time(place: Place) -> None:
     due_us = place.clock.now_us + 60 * SECOND
     place.store.transact(tickets.take_in, "folder", Spec("a", "text", not_before_us=due_us))
     assert place.claim() is None
-    assert place.store.read(tickets.next_due_us, HOME) == due_us
+    assert place.store.read(claims.next_due_us, HOME) == due_us
     place.clock.pass_s(60)
     assert place.claim() is not None
-    assert place.store.read(tickets.next_due_us, HOME) is None
+    assert place.store.read(claims.next_due_us, HOME) is None
 
 
 def test_worktree_keeps_a_ticket_in_its_home(place: Place) -> None:
     """A ticket with a worktree is claimed again by the home that has it and by no other."""
     place.take("a")
     assert place.claim() is not None
-    place.store.transact(tickets.set_tree, "a", 1, home=HOME, branch="ticket/a", base_sha="abc")
+    place.store.transact(claims.set_tree, "a", 1, home=HOME, branch="ticket/a", base_sha="abc")
     place.store.transact(tickets.apply, "a", PutBack(1, Cause.DRAIN))
     other = place.start("host:/other")
     assert place.claim(other, "host:/other") is None
-    assert place.store.read(tickets.next_due_us, "host:/other") is None
+    assert place.store.read(claims.next_due_us, "host:/other") is None
     again = place.claim()
     assert again is not None
     assert (again.home, again.branch, again.base_sha, again.ticket.token) == (HOME, "ticket/a", "abc", 2)
@@ -167,7 +168,7 @@ def test_paused_queue_gives_out_nothing(place: Place) -> None:
     assert not place.store.transact(queue.pause, reason="operator", note="", by="me")
     assert place.claim() is None
     place.clock.pass_s(3600)
-    assert place.store.read(tickets.next_due_us, HOME) is None
+    assert place.store.read(claims.next_due_us, HOME) is None
     paused = place.store.read(queue.paused)
     assert paused is not None
     assert (paused.reason, paused.by, paused.until_us) == ("ticket", "a", None)
@@ -183,12 +184,12 @@ def test_old_token_writes_nothing(place: Place) -> None:
     place.take("a")
     place.claim()
     place.run("a")
-    place.store.transact(tickets.orphan, "a", 1)
+    place.store.transact(claims.orphan, "a", 1)
     place.claim()
     before = place.log("a"), place.store.read(tickets.get, "a")
     fenced: list[Callable[[Tx], object]] = [
-        lambda tx: tickets.require_claim(tx, "a", 1),
-        lambda tx: tickets.set_tree(tx, "a", 1, home="else", branch="b", base_sha="c"),
+        lambda tx: claims.require(tx, "a", 1),
+        lambda tx: claims.set_tree(tx, "a", 1, home="else", branch="b", base_sha="c"),
         lambda tx: sessions.open_session(tx, "a", 1, session="s2", generation=2, prompt_sha=""),
         lambda tx: runs.begin_run(
             tx,
@@ -207,9 +208,9 @@ def test_old_token_writes_nothing(place: Place) -> None:
     for fact in (Finished(1), Orphaned(1, progressed=True), PutBack(1, Cause.DRAIN)):
         with pytest.raises(IllegalMove):
             place.store.transact(tickets.apply, "a", fact)
-    assert not place.store.transact(tickets.renew, "a", 1, 10)
-    assert place.store.transact(tickets.renew, "a", 2, 10)
-    assert not place.store.read(tickets.is_claimed, "a", 1)
+    assert not place.store.transact(claims.renew, "a", 1, 10)
+    assert place.store.transact(claims.renew, "a", 2, 10)
+    assert not place.store.read(claims.is_claimed, "a", 1)
     assert (place.log("a"), place.store.read(tickets.get, "a")) == before
 
 
@@ -218,10 +219,10 @@ def test_renewal_extends_the_lease_from_now(place: Place) -> None:
     place.take("a")
     place.claim()
     place.clock.pass_s(9)
-    assert place.store.transact(tickets.renew, "a", 1, 10)
+    assert place.store.transact(claims.renew, "a", 1, 10)
     assert place.store.read(tickets.get, "a").lease_until_us == place.clock.now_us + 10 * SECOND
     place.store.transact(tickets.apply, "a", Finished(1))
-    assert not place.store.transact(tickets.renew, "a", 1, 10)
+    assert not place.store.transact(claims.renew, "a", 1, 10)
     row = place.store.read(tickets.get, "a")
     assert (row.owner, row.lease_until_us) == (None, None)
 
@@ -235,14 +236,14 @@ def test_dead_daemons_tickets_are_found(place: Place) -> None:
     now = place.start()
 
     def found() -> list[str]:
-        return [row.ticket.id for row in place.store.read(tickets.orphans, home=HOME, epoch=now)]
+        return [row.ticket.id for row in place.store.read(claims.orphans, home=HOME, epoch=now)]
 
     assert found() == ["mine"]
     place.clock.pass_s(11)
     assert found() == ["mine", "theirs"]
-    place.store.transact(tickets.renew, "theirs", 1, 10)
+    place.store.transact(claims.renew, "theirs", 1, 10)
     assert found() == ["mine"]
-    assert place.store.read(tickets.orphans, home=HOME, epoch=place.epoch) == []
+    assert place.store.read(claims.orphans, home=HOME, epoch=place.epoch) == []
 
 
 def test_third_idle_death_holds_a_ticket(place: Place) -> None:
@@ -254,7 +255,7 @@ def test_third_idle_death_holds_a_ticket(place: Place) -> None:
         place.store.transact(Tx.log, "a", Name.WORKTREE_REUSED)
         if token == 3:
             place.store.transact(Tx.log, "a", Name.TOOL_STARTED, tool_use_id="t")
-        after = place.store.transact(tickets.orphan, "a", token)
+        after = place.store.transact(claims.orphan, "a", token)
         states.append((after.state, after.crashes))
     ready, held = State.READY, State.HELD
     assert states == [(ready, 1), (ready, 2), (ready, 0), (ready, 1), (ready, 2), (held, 3)]
@@ -395,7 +396,7 @@ def test_end_of_a_run_counts_once_and_needs_no_fence(place: Place) -> None:
     place.take("a")
     place.claim()
     run = place.run("a")
-    place.store.transact(tickets.orphan, "a", 1)
+    place.store.transact(claims.orphan, "a", 1)
     place.store.transact(tickets.apply, "a", Cancelled())
     result = Result("success", is_error=False, terminal_reason="completed", turns=7, input_tokens=9, output_tokens=5)
     end = runs.end_run
@@ -626,7 +627,7 @@ def test_ticket_is_what_its_log_folds_into(place: Place, data: st.DataObject) ->
         if make is None:
             if present.state is State.READY:
                 place.clock.pass_s(1)
-                place.store.transact(tickets.claim_next, epoch=place.epoch, home=HOME, lease_s=1)
+                place.store.transact(claims.take_next, epoch=place.epoch, home=HOME, lease_s=1)
             continue
         fact: Fact = make(present.token)
         try:
@@ -644,13 +645,13 @@ def test_a_taste_of_postgresql(postgresql: Callable[[], str]) -> None:
     place = Place(postgresql())
     place.take("a", "b")
     other = Place(place.url, clock=place.clock)
-    claims = [place.claim(), other.claim(), other.claim()]
-    assert [row and row.ticket.id for row in claims] == ["a", "b", None]
+    taken = [place.claim(), other.claim(), other.claim()]
+    assert [row and row.ticket.id for row in taken] == ["a", "b", None]
     place.clock.pass_s(11)
-    assert [row.ticket.id for row in other.store.read(tickets.orphans, home="else", epoch=other.epoch)] == ["a"]
-    other.store.transact(tickets.orphan, "a", 1)
+    assert [row.ticket.id for row in other.store.read(claims.orphans, home="else", epoch=other.epoch)] == ["a"]
+    other.store.transact(claims.orphan, "a", 1)
     with pytest.raises(LostTicket):
-        place.store.transact(tickets.set_tree, "a", 1, home="x", branch="b", base_sha="c")
+        place.store.transact(claims.set_tree, "a", 1, home="x", branch="b", base_sha="c")
     reader = Store.open(place.url, read_only=True)
     assert [entry.id for entry in reader.read(log.events)] == [*range(1, 8)]
     for store in (place.store, other.store, reader):
@@ -661,12 +662,12 @@ def test_who_is_next_and_who_runs_is_told(place: Place) -> None:
     """The line has what is due here, as it will be claimed; who runs what is known, and what waits for an answer."""
     place.take("a", "b", "c")
     place.take("urgent", priority=1)
-    assert place.store.read(tickets.line, HOME) == ["urgent", "a", "b", "c"]
+    assert place.store.read(claims.line, HOME) == ["urgent", "a", "b", "c"]
     place.claim()
     elsewhere = place.start("host:/other")
     place.claim(elsewhere, "host:/other")
-    assert place.store.read(tickets.line, HOME) == ["b", "c"]
-    assert [place.store.read(tickets.running, home) for home in (HOME, "host:/other", "host:/third")] == [1, 1, 0]
+    assert place.store.read(claims.line, HOME) == ["b", "c"]
+    assert [place.store.read(claims.running, home) for home in (HOME, "host:/other", "host:/third")] == [1, 1, 0]
     lines = {line.ticket.id: line for line in place.store.read(overview)}
     assert [(lines[it].owner_home, lines[it].owner_host) for it in ("urgent", "a", "b")] == [
         (HOME, "host"),

@@ -8,7 +8,7 @@ from runner import reports
 from runner.claim import Report
 from runner.events import Name
 from runner.reports import Told
-from runner.store import effects, questions, sessions, tickets
+from runner.store import claims, effects, questions, sessions, tickets
 from runner.store.questions import Question
 from tests.stores import HOME, SECOND, Place
 from tickets.ticket import Cancelled, Held, Reason, Retried, State
@@ -93,7 +93,7 @@ def waits(place: Place, text: str, default: str | None, deadline_s: float | None
 def hold(place: Place) -> None:
     """Hold the ticket for its questions, in this home."""
     token = place.store.read(tickets.get, "a").ticket.token
-    place.store.transact(tickets.set_tree, "a", token, home=HOME, branch="ticket/a", base_sha="0" * 40)
+    place.store.transact(claims.set_tree, "a", token, home=HOME, branch="ticket/a", base_sha="0" * 40)
     place.store.transact(tickets.apply, "a", Held(token, Reason.QUESTION))
 
 
@@ -188,7 +188,7 @@ def test_an_answer_just_before_the_hold_is_not_lost(place: Place) -> None:
     """A hold for questions that were answered while the claim ended leaves its ticket ready, and tells nobody."""
     waits(place, "Up?", "Yes.", 1)
     token = place.store.read(tickets.get, "a").ticket.token
-    place.store.transact(tickets.set_tree, "a", token, home=HOME, branch="ticket/a", base_sha="0" * 40)
+    place.store.transact(claims.set_tree, "a", token, home=HOME, branch="ticket/a", base_sha="0" * 40)
     place.clock.pass_s(1)
     assert overdue(place) == ["a"]
     report = Report(Held(token, Reason.QUESTION, "Up?"))
@@ -201,7 +201,7 @@ def test_a_deadline_that_passes_while_the_ticket_runs_is_told_to_its_next_run(pl
     """A ticket that still runs stays running, and has no open question to be held for."""
     waits(place, "Up?", "Yes.", 1)
     token = place.store.read(tickets.get, "a").ticket.token
-    place.store.transact(tickets.set_tree, "a", token, home=HOME, branch="ticket/a", base_sha="0" * 40)
+    place.store.transact(claims.set_tree, "a", token, home=HOME, branch="ticket/a", base_sha="0" * 40)
     place.clock.pass_s(1)
     assert overdue(place) == ["a"]
     assert place.store.read(tickets.get, "a").ticket.state is State.RUNNING

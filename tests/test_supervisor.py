@@ -22,7 +22,7 @@ from runner.events import Name
 from runner.mirror import Mirror
 from runner.redact import Redactor
 from runner.reports import Told
-from runner.store import Rx, StoreUnavailable, questions, queue, runs, tickets
+from runner.store import Rx, StoreUnavailable, claims, questions, queue, runs, tickets
 from runner.store import log as events
 from runner.supervisor import Supervisor
 from tests.homes import Place
@@ -227,14 +227,14 @@ async def test_what_another_daemon_claimed_and_left_is_put_back_while_this_one_r
     """A ticket without a worktree, claimed by a daemon that falls silent, is ready again when its lease has ended."""
     here.store.transact(tickets.take_in, "folder", Spec("a", "Do it."))
     other = here.store.transact(queue.begin_epoch, "elsewhere", "elsewhere:/home", 1)
-    assert here.store.transact(tickets.claim_next, epoch=other, home="elsewhere:/home", lease_s=3600)
+    assert here.store.transact(claims.take_next, epoch=other, home="elsewhere:/home", lease_s=3600)
     pause(here)
     loop = supervisor(here, once=False)
     async with anyio.create_task_group() as group:
         group.start_soon(loop.serve)
         await until(lambda: loop.closed)
         assert known(here) == {"a": State.RUNNING}
-        here.store.transact(tickets.renew, "a", 1, -1)
+        here.store.transact(claims.renew, "a", 1, -1)
         await until(lambda: known(here) == {"a": State.READY})
         os.kill(os.getpid(), signal.SIGTERM)
     assert here.store.read(tickets.get, "a").ticket.crashes == 1

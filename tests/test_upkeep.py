@@ -14,7 +14,7 @@ from runner.disk import usage
 from runner.events import Name
 from runner.processes import Cookie
 from runner.session import Kind, Transcript, choose, session_id
-from runner.store import Store, Tx, log, sessions, tickets
+from runner.store import Store, Tx, claims, log, sessions, tickets
 from runner.upkeep import Upkeep, _There
 from runner.worktree import Repository
 from tests.daemons import Site, bash, say
@@ -161,7 +161,7 @@ def test_a_cancelled_ticket_is_taken_up_again(here: Place) -> None:
     tidy(here, days=31)
     assert left(here, "dropped") == set()
     here.store.transact(tickets.apply, "dropped", Retried())
-    row = here.store.transact(tickets.claim_next, epoch=here.epoch, home=here.home.name, lease_s=60)
+    row = here.store.transact(claims.take_next, epoch=here.epoch, home=here.home.name, lease_s=60)
     assert row is not None
     tree = here.repository.ensure("dropped", None, base_sha=row.base_sha)
     assert (tree.made, git(tree.path, "rev-parse", "HEAD")) == (True, sha)

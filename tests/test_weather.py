@@ -10,7 +10,7 @@ import pytest
 from runner.events import Name
 from runner.offline import Failure
 from runner.outcome import Waits
-from runner.store import Tx, log, queue, tickets
+from runner.store import Tx, claims, log, queue, tickets
 from tests.daemons import COST, Site, bash, say
 from tests.stores import HOME, SECOND, Place
 from tests.test_base_moves import works
@@ -42,7 +42,7 @@ def hears(place: Place, ticket: str) -> bool:
     return place.store.transact(queue.hear, ticket)
 
 
-def claims(place: Place) -> list[str]:
+def claim_all(place: Place) -> list[str]:
     """Claim all that may start."""
     return [row.ticket.id for row in iter(place.claim, None)]
 
@@ -69,16 +69,16 @@ def test_one_ticket_tries_and_the_rest_follow(place: Place) -> None:
     place.clock.pass_s(2)
     assert not meets(place, "b"), "it met the weather that the queue waits for"
     assert pause_of(place) == (1, 28, None)
-    assert claims(place) == []
+    assert claim_all(place) == []
     place.clock.pass_s(28)
-    assert place.store.read(tickets.next_due_us, HOME) is not None
-    assert claims(place) == ["c"], "it has met no weather yet, and no other starts beside it"
+    assert place.store.read(claims.next_due_us, HOME) is not None
+    assert claim_all(place) == ["c"], "it has met no weather yet, and no other starts beside it"
     assert pause_of(place) == (1, 0, "c")
-    assert place.store.read(tickets.next_due_us, HOME) is None
+    assert place.store.read(claims.next_due_us, HOME) is None
     assert not hears(place, "a")
     assert hears(place, "c")
     assert pause_of(place) is None
-    assert claims(place) == ["a", "b", "d"]
+    assert claim_all(place) == ["a", "b", "d"]
     assert names(place) == [Name.QUEUE_PAUSED, Name.QUEUE_PROBED, Name.QUEUE_RESUMED]
     assert meets(place, "d")
     assert pause_of(place) == (1, 30, None), "the next weather begins anew"
@@ -91,7 +91,7 @@ def test_a_probe_that_meets_the_weather_doubles_the_wait(place: Place) -> None:
     meets(place, "a")
     for probe, pause in (("b", (2, 75, None)), ("a", (3, 150, None)), ("long", (4, 300, None))):
         place.clock.pass_s(300)
-        assert claims(place) == [probe], "of those that met the weather least often the oldest"
+        assert claim_all(place) == [probe], "of those that met the weather least often the oldest"
         if probe == "a":
             assert not meets(place, "long", reset_s=3600), "the probe says how it is"
         assert meets(place, probe, chance=0.5)
@@ -102,7 +102,7 @@ def test_a_probe_that_meets_the_weather_doubles_the_wait(place: Place) -> None:
 def test_a_reset_that_is_said_later_makes_the_pause_longer(place: Place, reset_s: int) -> None:
     """The queue waits until the latest reset that a run was told, and a little longer by chance."""
     place.take("a", "b")
-    assert claims(place) == ["a", "b"]
+    assert claim_all(place) == ["a", "b"]
     meets(place, "a", reset_s=3600, chance=0.5)
     assert pause_of(place) == (1, 3607.5, None)
     assert meets(place, "b", reset_s=reset_s) == (reset_s == 7200)
@@ -121,18 +121,18 @@ def test_a_reset_that_is_said_later_makes_the_pause_longer(place: Place, reset_s
 def test_a_probe_that_ends_without_a_word_of_the_model_is_followed_by_another(place: Place, end: Fact | None) -> None:
     """A probe that is put back, held, done, or dies with its daemon, has said nothing: the next one probes at once."""
     place.take("a")
-    assert claims(place) == ["a"]
+    assert claim_all(place) == ["a"]
     meets(place, "a")
     place.clock.pass_s(30)
-    assert claims(place) == ["a"]
+    assert claim_all(place) == ["a"]
     place.take("b", "c")
-    assert claims(place) == []
+    assert claim_all(place) == []
     if end is None:
         place.epoch = place.start()
-        place.store.transact(tickets.orphan, "a", 2)
+        place.store.transact(claims.orphan, "a", 2)
     else:
         place.store.transact(tickets.apply, "a", end)
-    (probe,) = claims(place)
+    (probe,) = claim_all(place)
     assert probe == "b"
     assert not hears(place, "a")
     assert hears(place, "b")
@@ -141,10 +141,10 @@ def test_a_probe_that_ends_without_a_word_of_the_model_is_followed_by_another(pl
 def test_a_probe_of_a_daemon_that_is_silent_keeps_nobody(place: Place) -> None:
     """When the lease of a probe's claim ends unrenewed, a ticket of another daemon probes."""
     place.take("a")
-    assert claims(place) == ["a"]
+    assert claim_all(place) == ["a"]
     meets(place, "a")
     place.clock.pass_s(30)
-    assert claims(place) == ["a"]
+    assert claim_all(place) == ["a"]
     place.take("b")
     place.clock.pass_s(11)
     row = place.claim(place.start("host:/other"), "host:/other")
@@ -155,15 +155,15 @@ def test_a_probe_of_a_daemon_that_is_silent_keeps_nobody(place: Place) -> None:
 def test_a_probe_that_needs_no_model_leaves_the_probe_to_another(place: Place) -> None:
     """A ticket whose work is only checked and delivered lets the next one try."""
     place.take("a")
-    assert claims(place) == ["a"]
+    assert claim_all(place) == ["a"]
     meets(place, "a")
     place.clock.pass_s(30)
-    assert claims(place) == ["a"]
+    assert claim_all(place) == ["a"]
     place.take("b")
     place.store.transact(queue.leave_probe, "b")
-    assert claims(place) == []
+    assert claim_all(place) == []
     place.store.transact(queue.leave_probe, "a")
-    assert claims(place) == ["b"]
+    assert claim_all(place) == ["b"]
 
 
 def test_work_that_is_only_checked_keeps_no_other_from_trying(tmp_path: Path) -> None:
@@ -184,13 +184,13 @@ def test_work_that_is_only_checked_keeps_no_other_from_trying(tmp_path: Path) ->
 def test_resume_ends_the_weather_at_once(place: Place, wait_s: int) -> None:
     """A person lets all tickets start, also while one probes, and earlier pauses are forgotten."""
     place.take("a")
-    assert claims(place) == ["a"]
+    assert claim_all(place) == ["a"]
     meets(place, "a")
     place.clock.pass_s(wait_s)
-    assert claims(place) == (["a"] if wait_s else [])
+    assert claim_all(place) == (["a"] if wait_s else [])
     place.take("b", "c")
     assert place.store.transact(queue.resume, by="me")
-    assert claims(place) == [*([] if wait_s else ["a"]), "b", "c"]
+    assert claim_all(place) == [*([] if wait_s else ["a"]), "b", "c"]
     assert meets(place, "c")
     assert pause_of(place) == (1, 30, None)
 
@@ -198,18 +198,18 @@ def test_resume_ends_the_weather_at_once(place: Place, wait_s: int) -> None:
 def test_a_persons_pause_outlives_the_weather(place: Place) -> None:
     """What a person paused while a ticket probed stays paused, whatever the probe hears or meets."""
     place.take("a")
-    assert claims(place) == ["a"]
+    assert claim_all(place) == ["a"]
     meets(place, "a")
     place.clock.pass_s(30)
-    assert claims(place) == ["a"]
+    assert claim_all(place) == ["a"]
     assert place.store.transact(queue.pause, reason="operator", note="", by="me")
     assert not hears(place, "a")
     assert not meets(place, "a")
     place.take("b")
     place.clock.pass_s(3600)
-    assert claims(place) == []
+    assert claim_all(place) == []
     place.store.transact(queue.resume, by="me")
-    assert claims(place) == ["a", "b"]
+    assert claim_all(place) == ["a", "b"]
 
 
 def test_a_ticket_that_alone_meets_weather_keeps_no_other(place: Place) -> None:

@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, RowMapping, and_, func, select, update
 
 from runner.errors import RunnerError
 from runner.events import Name
-from runner.store import schema, tickets
+from runner.store import claims, schema, tickets
 from runner.store.connection import Rx, Tx
 from tickets.ticket import Answered, Reason, State, Ticket
 
@@ -82,7 +82,7 @@ def ask(
     Raises:
         LostTicket: `token` is not the ticket's present claim.
     """
-    tickets.require_claim(tx, ticket, token)
+    claims.require(tx, ticket, token)
     for question in open_questions(tx, ticket):
         if question.text == text:
             return question.deadline_us

@@ -15,7 +15,7 @@ from runner.budget import RESERVE_MICROUSD, Cost, CostKind
 from runner.events import Name, Value
 from runner.outcome import Outcome, Result
 from runner.session import Kind
-from runner.store import schema, tickets
+from runner.store import claims, schema
 from runner.store.connection import Rx, Tx
 from runner.store.errors import UnknownRow
 from runner.store.log import LET_GO
@@ -79,7 +79,7 @@ def begin_run(
     Raises:
         LostTicket: `token` is not the ticket's present claim.
     """
-    tickets.require_claim(tx, ticket, token)
+    claims.require(tx, ticket, token)
     last = select(func.coalesce(func.max(_r.number), 0)).where(_r.ticket == ticket)
     number = int(tx.connection.execute(last).scalar_one()) + 1
     run = f"{ticket}/{number}"

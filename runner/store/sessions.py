@@ -11,7 +11,7 @@ from sqlalchemy import RowMapping, delete, select, update
 
 from runner.events import Name
 from runner.session import Session
-from runner.store import runs, schema, tickets
+from runner.store import claims, runs, schema
 from runner.store.connection import Rx, Tx
 from runner.store.errors import UnknownRow
 
@@ -69,7 +69,7 @@ def open_session(
     Raises:
         LostTicket: `token` is not the ticket's present claim.
     """
-    tickets.require_claim(tx, ticket, token)
+    claims.require(tx, ticket, token)
     previous = _latest(tx, ticket)
     if previous is not None and previous.id == session:
         tx.connection.execute(update(schema.session).where(_s.id == session).values(prompt_sha=prompt_sha))

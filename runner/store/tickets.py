@@ -1,32 +1,27 @@
-"""Tickets: taken in, claimed, moved by their facts, found again.
+"""Tickets: taken in, moved by their facts, found again.
 
 A ticket's state changes in `apply` and nowhere else, together with the event of the
-fact that changed it, so that the row is always what its log folds into. What a claim
-writes beside its facts passes `require_claim`, the fence.
+fact that changed it, so that the row is always what its log folds into.
 
-Does not know runs, money or effects.
+Does not know whose turn it is, nor runs, money or effects.
 """
 
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 
-from sqlalchemy import ColumnElement, RowMapping, and_, func, or_, select, update
+from sqlalchemy import Executable, RowMapping, func, select, update
 
-from runner.admission import closed_by_pause
-from runner.events import Name, fact_name, fact_payload, progressed
-from runner.store import log, queue, schema
+from runner.events import Name, fact_name, fact_payload
+from runner.store import schema
 from runner.store.connection import Rx, Tx
-from runner.store.errors import LostTicket, UnknownTicket
+from runner.store.errors import UnknownTicket
 from runner.store.text import to_json, to_words
 from tickets.moves import advance
 from tickets.source import Known
 from tickets.ticket import (
-    Cause,
-    Claimed,
     Expects,
     Fact,
-    Orphaned,
     Reason,
     Spec,
     State,
@@ -38,7 +33,6 @@ from tickets.ticket import (
 
 _t = schema.ticket.c
 _US = 1_000_000
-_TURN = (_t.priority.desc(), _t.taken_at_us, _t.id)
 _NAMED = 1000  # ids in one query, which takes 32,766 values at most; for more than these all are read
 
 
@@ -116,6 +110,11 @@ def all_rows(rx: Rx, *, states: Collection[State] | None = None, since_us: int |
         query = query.where(_t.state.in_([*states]))
     if since_us is not None:
         query = query.where(_t.changed_at_us >= since_us)
+    return rows(rx, query)
+
+
+def rows(rx: Rx, query: Executable) -> list[Row]:
+    """Return the tickets that a query of their whole table finds."""
     return [_row(found) for found in rx.connection.execute(query).mappings()]
 
 
@@ -145,94 +144,6 @@ def apply(tx: Tx, ticket_id: str, fact: Fact) -> Ticket:
     return after
 
 
-def claim_next(tx: Tx, *, epoch: int, home: str, lease_s: float) -> Row | None:
-    """Claim the ticket whose turn it is; None when nothing is due or the queue is paused.
-
-    The highest priority first, then the oldest. A ticket with a worktree in another home is not claimed. When the time
-    of a pause for the weather has come one ticket is, as the probe: not that whose runs ended in weather most often,
-    since it may be the only one to meet it.
-
-    Args:
-        tx: The transaction.
-        epoch: Who claims.
-        home: Names a state directory among those of all hosts.
-        lease_s: How long the claim holds unless it is renewed.
-    """
-    pause = queue.paused(tx)
-    if closed_by_pause(pause, now_us=tx.now_us) is not None:
-        return None
-    first = () if pause is None else (_t.waits,)
-    claimable = select(_t.id, _t.token).where(_claimable(home), _t.not_before_us <= tx.now_us)
-    due = claimable.order_by(*first, *_TURN).limit(1)
-    found = tx.connection.execute(due).one_or_none()
-    if found is None:
-        return None
-    if pause is not None:
-        queue.probe(tx, found.id)
-    apply(tx, found.id, Claimed(found.token + 1))
-    values = {"owner": epoch, "lease_until_us": _lease(tx, lease_s)}
-    tx.connection.execute(update(schema.ticket).where(_t.id == found.id).values(values))
-    return get(tx, found.id)
-
-
-def line(rx: Rx, home: str) -> list[str]:
-    """Return the tickets that are due in this home, the next one first."""
-    query = select(_t.id).where(_claimable(home), _t.not_before_us <= rx.now_us).order_by(*_TURN)
-    return [*rx.connection.execute(query).scalars()]
-
-
-def running(rx: Rx, home: str) -> int:
-    """Return how many tickets the daemons of a home have claimed."""
-    of_home = select(schema.epoch.c.id).where(schema.epoch.c.home == home)
-    query = select(func.count()).where(_t.state == State.RUNNING, _t.owner.in_(of_home))
-    return int(rx.connection.execute(query).scalar_one())
-
-
-def renew(tx: Tx, ticket_id: str, token: int, lease_s: float) -> Ticket | None:
-    """Let a claim hold for `lease_s` from now and return its ticket; None when it has lost it."""
-    renewal = update(schema.ticket).where(_held_by(ticket_id, token)).values(lease_until_us=_lease(tx, lease_s))
-    renewed = tx.connection.execute(renewal.returning(_t.id)).one_or_none()
-    return None if renewed is None else get(tx, ticket_id).ticket
-
-
-def is_claimed(rx: Rx, ticket_id: str, token: int) -> bool:
-    """Return whether `token` is the ticket's present claim."""
-    return rx.connection.execute(select(_t.id).where(_held_by(ticket_id, token))).one_or_none() is not None
-
-
-def require_claim(rx: Rx, ticket_id: str, token: int) -> None:
-    """Refuse to go on for a claim that is over.
-
-    Raises:
-        LostTicket: `token` is not the ticket's present claim.
-    """
-    if not is_claimed(rx, ticket_id, token):
-        raise LostTicket(ticket_id, token)
-
-
-def set_tree(tx: Tx, ticket_id: str, token: int, *, home: str, branch: str, base_sha: str) -> None:
-    """Save where a claim's worktree is and what it was made from.
-
-    Raises:
-        LostTicket: `token` is not the ticket's present claim.
-    """
-    require_claim(tx, ticket_id, token)
-    values = {"home": home, "branch": branch, "base_sha": base_sha, "changed_at_us": tx.now_us}
-    tx.connection.execute(update(schema.ticket).where(_t.id == ticket_id).values(values))
-
-
-def move_base(tx: Tx, ticket_id: str, token: int, *, base_sha: str, sha: str) -> None:
-    """Save what a ticket's work is compared with from now on: a commit of its base that its branch has, at `sha`.
-
-    Raises:
-        LostTicket: `token` is not the ticket's present claim.
-    """
-    require_claim(tx, ticket_id, token)
-    values = {"base_sha": base_sha, "changed_at_us": tx.now_us}
-    tx.connection.execute(update(schema.ticket).where(_t.id == ticket_id).values(values))
-    tx.log(ticket_id, Name.BASE_MERGED, base_sha=base_sha, sha=sha)
-
-
 def set_budget(tx: Tx, ticket_id: str, microusd: int, *, by: str) -> None:
     """Give a ticket another cap, over all its runs, than its source or the configuration gave it.
 
@@ -244,51 +155,6 @@ def set_budget(tx: Tx, ticket_id: str, microusd: int, *, by: str) -> None:
     tx.log(ticket_id, Name.BUDGET_SET, budget_microusd=microusd, by=by)
 
 
-def orphans(rx: Rx, *, home: str, epoch: int) -> list[Row]:
-    """Return the running tickets whose daemon is dead, oldest first.
-
-    Of this home those of every epoch but `epoch`, which holds the home's lock; of
-    other homes those whose lease has ended.
-    """
-    of_this_home = select(schema.epoch.c.id).where(schema.epoch.c.home == home)
-    dead = or_(_t.owner.in_(of_this_home), _t.lease_until_us < rx.now_us)
-    query = select(schema.ticket).where(_t.state == State.RUNNING, _t.owner != epoch, dead).order_by(_t.taken_at_us)
-    return [_row(found) for found in rx.connection.execute(query).mappings()]
-
-
-def orphan(tx: Tx, ticket_id: str, token: int) -> Ticket:
-    """Give up a dead daemon's claim; in the transaction of `orphans`, or it may have been renewed since.
-
-    Raises:
-        IllegalMove: `token` is not the ticket's present claim.
-    """
-    since_claim = log.names_since(tx, ticket_id, Name.TICKET_CLAIMED)
-    return apply(tx, ticket_id, Orphaned(token, progressed(since_claim)))
-
-
-def waiting(rx: Rx, home: str, cause: Cause, *, beyond_us: int) -> list[str]:
-    """Return the tickets of this home that wait for a time beyond `beyond_us` because of `cause`."""
-    query = select(_t.id, _t.not_before_us).where(_claimable(home), _t.not_before_us > beyond_us)
-    found = rx.connection.execute(query.order_by(_t.taken_at_us, _t.id)).all()
-    return [
-        each.id
-        for each in found
-        if (last := log.last(rx, each.id, Name.TICKET_PUT_BACK)) is not None
-        and last.payload.items() >= {"cause": cause, "not_before_us": each.not_before_us}.items()
-    ]
-
-
-def next_due_us(rx: Rx, home: str) -> int | None:
-    """Return when this home can claim next, which may be past; None when something has to happen first."""
-    due = rx.connection.execute(select(func.min(_t.not_before_us)).where(_claimable(home))).scalar_one()
-    if due is None:
-        return None
-    closed = closed_by_pause(queue.paused(rx), now_us=rx.now_us)
-    if closed is None:
-        return int(due)
-    return None if closed.until_us is None else max(int(due), closed.until_us)
-
-
 def _after_others(tx: Tx) -> int:
     """Return the time, or one just after the last ticket's: tickets keep the order in which they were taken in.
 
@@ -297,18 +163,6 @@ def _after_others(tx: Tx) -> int:
     latest = select(func.max(_t.taken_at_us)).where(_t.taken_at_us < tx.now_us + _US)
     found = tx.connection.execute(latest).scalar_one()
     return tx.now_us if found is None else max(tx.now_us, int(found) + 1)
-
-
-def _claimable(home: str) -> ColumnElement[bool]:
-    return and_(_t.state == State.READY, or_(_t.home.is_(None), _t.home == home))
-
-
-def _held_by(ticket_id: str, token: int) -> ColumnElement[bool]:
-    return and_(_t.id == ticket_id, _t.state == State.RUNNING, _t.token == token)
-
-
-def _lease(tx: Tx, lease_s: float) -> int:
-    return tx.now_us + round(lease_s * _US)
 
 
 def to_ticket(found: RowMapping) -> Ticket:

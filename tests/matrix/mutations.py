@@ -60,7 +60,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a claim that is over may still write",
-        "runner/store/tickets.py",
+        "runner/store/claims.py",
         "    if not is_claimed(rx, ticket_id, token):\n        raise LostTicket(ticket_id, token)",
         "    del rx, ticket_id, token",
         "tests/test_store.py",
