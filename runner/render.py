@@ -18,7 +18,8 @@ from runner.budget import Cost, CostKind
 from runner.budget import told as used
 from runner.events import Event
 from runner.live import Live
-from runner.status import Details, Explanation, Overview
+from runner.session import Kind
+from runner.status import OPEN, Details, Explanation, Overview
 from runner.store.effects import OPEN as OPEN_EFFECTS
 from runner.store.effects import EffectRow
 from runner.store.log import Entry
@@ -36,6 +37,8 @@ _COLUMNS = ("ticket", "state", "why", "session", "gen", "runs", "turns", "cost",
 _LEFT_OUT = ("session", "branch", "gen", "turns", "effects", "runs", "age")
 _EXPLAINED_EVENTS = 8
 _NAMED = 10  # files that wait
+_FRESH = "fresh"
+"""A run in a new session: its own could not go on, or a person or newer rules asked for it; `closed` says which."""
 
 
 def to_json(value: object) -> str:
@@ -49,7 +52,7 @@ def overview(view: Overview, console: Console) -> None:
         rows = [_cells(line, view) for line in view.lines]
         console.print(aligned(_COLUMNS, rows, console, fold="why", leave_out=_LEFT_OUT), soft_wrap=True, end="")
     else:
-        console.print("no tickets")
+        console.print(_none(view.besides))
     total = sum(line.sums.cost_microusd for line in view.lines)
     spent = dollars(
         total,
@@ -195,12 +198,13 @@ def dollars(microusd: int, *, estimated: bool = False, cut: bool = False) -> str
 
 def _cells(line: Line, view: Overview) -> tuple[Text, ...]:
     ticket, sums = line.ticket, line.sums
+    why = view.why[ticket.id].sentence.partition("\n")[0]
     return (
         shown(ticket.id),
         Text(ticket.state, style=_COLOURS.get(ticket.state, "")),
-        shown(view.why[ticket.id].sentence.partition("\n")[0]),
+        shown("; ".join(part for part in (why, "its rules are older" if line.is_outdated else "") if part)),
         shown((line.session or "")[:8]),
-        shown(f"{line.generation or ''}{', older rules' if line.is_outdated else ''}"),
+        shown(str(line.generation or "")),
         shown(_counted(sums)),
         shown(str(sums.turns)),
         shown(_spent(sums)),
@@ -218,6 +222,15 @@ def _so_far(live: Live | None) -> str:
     return f"run {live.run} goes on: {live.turns} turns{cost} so far"
 
 
+def _none(besides: Mapping[State, int]) -> str:
+    """Return what is said in place of an empty table."""
+    if not besides:
+        return "no tickets"
+    which = "that are open" if OPEN.isdisjoint(besides) else "of that time"
+    counts = ", ".join(f"{count} {state}" for state, count in besides.items())
+    return f"no tickets {which}; {counts}: `ticket-runner status --done` shows all"
+
+
 def _counted_files(count: int) -> str:
     return "1 file waits" if count == 1 else f"{count} files wait"
 
@@ -227,7 +240,7 @@ def _spent(sums: Sums) -> str:
 
 
 def _counted(sums: Sums) -> str:
-    kinds = [f"{count} {name}" for count, name in ((sums.resumed, "resumed"), (sums.fallbacks, "fell back")) if count]
+    kinds = [f"{count} {name}" for count, name in ((sums.resumed, "resumed"), (sums.fallbacks, _FRESH)) if count]
     return f"{sums.runs} ({', '.join(kinds)})" if kinds else str(sums.runs)
 
 
@@ -239,7 +252,7 @@ def _runs(runs: Iterable[RunRow], console: Console) -> Table:
         estimated = cost.kind is not CostKind.MEASURED
         cells = {
             "run": f"  {run.id}",
-            "kind": run.kind,
+            "kind": _FRESH if run.kind is Kind.FALLBACK else run.kind,
             "session": run.session[:8],
             "started": clock(run.started_at_us),
             "outcome": run.outcome or "running",

@@ -33,7 +33,7 @@ class Kind(StrEnum):
     FIRST = "first"
     RESUMED = "resumed"
     FALLBACK = "fallback"
-    """A new session after one that could not go on."""
+    """A new session after an earlier one, which says why it was closed: it could not go on, or was to be left."""
     FIX = "fix"
     """The same session again, within one claim, with the output of a failed check."""
 

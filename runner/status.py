@@ -4,6 +4,7 @@ Reads the store, the lock and the names in the queue folder, so it works with th
 down, and needs neither the SDK nor git.
 """
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -79,6 +80,8 @@ class Overview:
     closed: Why | None
     """Why no ticket is started."""
     refused: list[Refused]
+    besides: Mapping[State, int]
+    """How many tickets there are that are no line here, by state."""
     spent_today_microusd: int
     reserved_microusd: int
     daemon: int | None
@@ -139,6 +142,7 @@ def look(rx: Rx, around: Around, *, states: Collection[State], since_us: int | N
         pause,
         None if shut is None else closed(shut),
         refused,
+        Counter(overview.counts(rx)) - Counter(line.ticket.state for line in lines),
         spent,
         reserved,
         around.daemon,
@@ -148,7 +152,7 @@ def look(rx: Rx, around: Around, *, states: Collection[State], since_us: int | N
 def nothing(around: Around) -> Overview:
     """Return the queue of a configuration that nothing has run with yet."""
     now_us = round(datetime.now(UTC).timestamp() * 1_000_000)
-    return Overview(now_us, [], {}, [*around.files], None, None, [], 0, 0, around.daemon)
+    return Overview(now_us, [], {}, [*around.files], None, None, [], {}, 0, 0, around.daemon)
 
 
 def look_at(rx: Rx, ticket: str, around: Around) -> Details:
@@ -183,7 +187,7 @@ def explain(rx: Rx, ticket: str, around: Around) -> Explanation:
         UnknownTicket: There is neither.
     """
     if ticket in around.files and not tickets.states(rx, [ticket]):
-        said = [refusal.problem for refusal in queue.refusals(rx) if refusal.where.startswith(f"{ticket}.md")]
+        said = [refusal.problem for refusal in queue.refusals(rx) if refusal.file == folder.file_of(ticket)]
         return explain_file(ticket, around, said[0] if said else None)
     view, line = look_at(rx, ticket, around), claims.line(rx, around.home)
     return Explanation(
@@ -211,8 +215,8 @@ def explain_file(ticket: str, around: Around, said: str | None = None) -> Explan
 
 def _waiting(around: Around, known: Collection[str], refused: Collection[Refused]) -> list[str]:
     """Return the files that have neither become a ticket nor been found wrong."""
-    wrong = {refusal.where.partition(".md")[0] for refusal in refused}
-    return [name for name in around.files if name not in known and name not in wrong]
+    wrong = {refusal.file for refusal in refused}
+    return [name for name in around.files if name not in known and folder.file_of(name) not in wrong]
 
 
 def _why(rx: Rx, around: Around, lines: Collection[Line], shut: Closed | None) -> dict[str, Why]:

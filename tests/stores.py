@@ -54,7 +54,7 @@ class Place:
         """Claim the next ticket for ten seconds."""
         return self.store.transact(claims.take_next, epoch=epoch or self.epoch, home=home, lease_s=10)
 
-    def run(self, ticket: str, session: str | None = None) -> str:
+    def run(self, ticket: str, session: str | None = None, kind: Kind | None = None) -> str:
         """Begin a run of a claimed ticket, in a new session or the given one."""
 
         def begin(tx: Tx) -> str:
@@ -68,7 +68,7 @@ class Place:
                 ticket=ticket,
                 token=token,
                 session=name,
-                kind=Kind.FIRST if session is None else Kind.RESUMED,
+                kind=kind or (Kind.FIRST if session is None else Kind.RESUMED),
                 carried_microusd=0,
                 transcript_bytes=0,
                 allowance_microusd=1_000_000,

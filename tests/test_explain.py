@@ -16,6 +16,7 @@ from runner.why import next_step
 from tests.shell import Shell
 from tests.shown import Overview, Why
 from tests.stores import SECOND, Place
+from tickets.folder import Folder
 from tickets.source import Refused
 from tickets.ticket import Cause, Held, PutBack, Reason, Spec, State, Ticket
 
@@ -230,6 +231,20 @@ def test_a_file_that_cannot_be_taken_says_why(shell: Shell) -> None:
     assert "files wait" not in shell("status").out
     (shell.queue / "link.md").symlink_to("bad.md")
     assert "a symbolic link is not followed" in shell("explain", "link").out
+
+
+@pytest.mark.parametrize("name", ["bad", "bad.md", "bad:3", "bad\x01"])
+def test_a_file_that_was_refused_is_told_once(shell: Shell, place: Place, name: str) -> None:
+    """With the daemon down a file that it refused is told as such, whatever its name, and waits for nothing."""
+    (shell.queue / f"{name}.md").write_text("---\nbuget_usd: 1\n---\nDo this.\n")
+    (shell.queue / "good.md").write_text("Do this.\n")
+    time = iter((0.0, 2.0))
+    source = Folder(shell.queue, lambda: next(time))
+    source.take(lambda _: None)
+    place.store.transact(queue.refuse, source.take(lambda _: None).refused)
+    assert json.loads(shell("status", "--json").out)["waiting"] == ["good"]
+    assert shell("status").out.count("not taken: bad") == 1
+    assert shell("explain", name).out.count("not taken: ") == 1
 
 
 def test_what_is_nowhere_cannot_be_explained(shell: Shell) -> None:

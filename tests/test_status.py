@@ -23,8 +23,9 @@ from runner.config.values import Surroundings
 from runner.events import Name
 from runner.outcome import Outcome
 from runner.render import details, overview
+from runner.session import Kind
 from runner.status import OPEN, Around, Overview, look, look_at
-from runner.store import Rx, claims, queue, runs, tickets
+from runner.store import Rx, claims, queue, runs, sessions, tickets
 from tests.shell import PROGRAM, Shell, read_back, text_stream
 from tests.stores import SECOND, Place
 from tickets.source import Refused
@@ -66,6 +67,23 @@ def finish(place: Place, ticket: str) -> None:
     run = place.run(ticket)
     place.store.transact(runs.end_run, run, outcome=Outcome.FINISHED, cost=Cost(15_000, CostKind.MEASURED))
     place.store.transact(tickets.apply, ticket, Finished(row.ticket.token))
+
+
+def test_an_empty_table_says_what_there_is_besides(shell: Shell, place: Place) -> None:
+    """Where no ticket is shown it is said how many there are, in which state, and how they are shown."""
+    assert shell("status").out.startswith("no tickets\n")
+    place.take("a", "b", "c")
+    finish(place, "a")
+    finish(place, "b")
+    place.store.transact(tickets.apply, "c", Cancelled())
+    all_shown = "`ticket-runner status --done` shows all\n"
+    assert shell("status").out.startswith(f"no tickets that are open; 2 done, 1 cancelled: {all_shown}")
+    assert json.loads(shell("status", "--json").out)["besides"] == {"done": 2, "cancelled": 1}
+    assert json.loads(shell("status", "--done", "--json").out)["besides"] == {}
+    place.take("d")
+    assert shell("status", "--since", "1m").out.startswith(
+        f"no tickets of that time; 1 ready, 2 done, 1 cancelled: {all_shown}"
+    )
 
 
 def shown(shell: Shell, *words: str) -> list[str]:
@@ -122,6 +140,26 @@ def test_the_table_fits_a_terminal(place: Place, width: int) -> None:
     assert heads[:3] == ["ticket", "state", "why"]
     assert "cost" in heads
     assert ("session" in heads, "branch" in heads) == (width == 200, width == 200)
+
+
+def test_older_rules_and_new_sessions_are_told_on_any_terminal(place: Place) -> None:
+    """That a session's rules are older is told in what is never left out; a new one that was asked for is fresh."""
+    place.take("a")
+    place.claim()
+    run = place.run("a")
+    place.store.transact(runs.end_run, run, outcome=Outcome.STOPPED, cost=Cost(0, CostKind.MEASURED))
+    place.store.transact(sessions.close_session, "a-session-1", "operator")
+    place.run("a", kind=Kind.FALLBACK)
+    place.store.transact(sessions.resume_session, "a-session-2", "others")
+    view = place.store.read(look, AROUND, states=OPEN)
+    for width in (80, 200):
+        assert "; its rules are older" in "\n".join(drawn(view, is_terminal=True, width=width))
+    assert "  2 (1 fresh)  " in "\n".join(drawn(view, is_terminal=False))
+    stream = text_stream()
+    details(place.store.read(look_at, "a", AROUND), Console(file=stream, width=120, highlight=False))
+    said = read_back(stream)
+    assert re.search(r"^  a/2 +fresh +a-sessio ", said, re.MULTILINE)
+    assert "closed: operator" in said
 
 
 def test_a_narrow_terminal_shows_less_of_runs(place: Place) -> None:

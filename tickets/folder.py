@@ -203,6 +203,11 @@ def names(root: Path) -> list[str]:
     return []
 
 
+def file_of(ticket_id: str) -> str:
+    """Return the name of a ticket's file as problems with it name it."""
+    return shown(ticket_id + _SUFFIX)
+
+
 def look_at(root: Path, ticket_id: str) -> Spec:
     """Return the ticket that a file of the folder would be, by itself.
 

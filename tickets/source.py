@@ -37,6 +37,12 @@ class Refused:
     fingerprint: str
     """Changes when the thing or its problem changes, so that it is told once."""
 
+    @property
+    def file(self) -> str:
+        """The file alone."""
+        file, _, line = self.where.rpartition(":")
+        return file if line.isdecimal() else self.where
+
     def __str__(self) -> str:
         return f"{self.where}: {self.problem}"
 

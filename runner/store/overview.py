@@ -104,6 +104,13 @@ def overview(
     ]
 
 
+def counts(rx: Rx) -> dict[State, int]:
+    """Return how many tickets are in which state, in the order of the states."""
+    query = select(_t.state, func.count()).group_by(_t.state)
+    found = {State(state): int(count) for state, count in rx.connection.execute(query)}
+    return {state: found[state] for state in State if state in found}
+
+
 _PLAIN = (
     "title",
     "source",
