@@ -29,6 +29,7 @@ ROWS = {
     "ready": Ticket("ID"),
     "ready, was asked to stop": Ticket("ID", stop=Stop.CANCEL),
     "running": Ticket("ID", State.RUNNING, token=1),
+    "running, was asked to stop": Ticket("ID", State.RUNNING, token=1, stop=Stop.CANCEL),
     **{f"held: {reason}": Ticket("ID", State.HELD, reason, token=1) for reason in Reason},
     "done": Ticket("ID", State.DONE, token=1),
     "cancelled": Ticket("ID", State.CANCELLED, token=1),
