@@ -91,7 +91,8 @@ def _notify(tx: Tx, use: Use, run: RunRow) -> None:
     """Want a person to be told, once per run and cap."""
     row = tickets.get(tx, run.ticket)
     ticket, operation = row.ticket, f"{NOTIFY}.{run.number}.{use.cap}"
-    payload: dict[str, Value] = {"state": str(ticket.state), "reason": "warned", "text": told(use)}
+    state = str(ticket.state)
+    payload: dict[str, Value] = {"ticket": ticket.id, "state": state, "reason": "warned", "text": told(use)}
     key = effect_key(row.source, ticket.id, ticket.round, operation)
     effects.want(tx, Wish(key, ticket.id, ticket.round, operation, NOTIFY, payload), limit=None)
 

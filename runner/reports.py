@@ -56,7 +56,8 @@ def save(tx: Tx, ticket_id: str, reported: Callable[[int], Report], told: Told, 
         body = _account(tx, row, after, report.fact)
         _want(tx, row, REPORT, {"body": body})
         if after.state in told.notify_on:
-            _want(tx, row, NOTIFY, {"state": str(after.state), "reason": str(after.reason or ""), "text": body})
+            reason = str(after.reason or "")
+            _want(tx, row, NOTIFY, {"ticket": after.id, "state": str(after.state), "reason": reason, "text": body})
     return after
 
 

@@ -209,7 +209,8 @@ def test_a_person_is_notified_of_a_cap_that_is_near(place: Place, notify: dict[s
     end(place, place.run("a"), config, 850_000)
     end(place, place.run("a", "a-session-1"), config, 1)
     wanted = [(row.kind, row.payload) for row in place.store.read(effects.effects, ticket="a")]
-    said = {"state": "running", "reason": "warned", "text": "limits.ticket_usd: $0.8500 of $1.0000 spent"}
+    text = "limits.ticket_usd: $0.8500 of $1.0000 spent"
+    said = {"ticket": "a", "state": "running", "reason": "warned", "text": text}
     assert wanted == ([("notify", said)] if told else [])
 
 

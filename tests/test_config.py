@@ -228,6 +228,22 @@ def test_headers_are_for_a_url() -> None:
     assert problem == "a.toml: notify: has headers_env and no url that they are for"
 
 
+def test_a_notification_is_told_by_something() -> None:
+    """A table that says how a person is told, and not by which command or URL, is refused; an empty one is none."""
+    assert not read('repository = "/r"\n[notify]').notify.is_configured
+    (problem,) = problems('repository = "/r"\n[notify]\non = ["held"]')
+    assert problem == "a.toml: notify: needs a command or a url, or nobody is told"
+
+
+@pytest.mark.parametrize("clocks", ["weather_s = 3600", "weather_s = 40\nweather_max_s = 39.5"])
+def test_the_longest_wait_is_no_less_than_the_first(clocks: str) -> None:
+    """A wait that would be longer than the longest is refused by its key, that of the default too."""
+    (problem,) = problems(f'repository = "/r"\n[clocks]\n{clocks}')
+    least = "3600" if "3600" in clocks else "40"
+    assert problem == f"a.toml: clocks.weather_max_s: must be at least weather_s, which is {least}"
+    assert read('repository = "/r"\n[clocks]\nweather_s = 40\nweather_max_s = 40').clocks.weather_max_s == 40
+
+
 @pytest.mark.parametrize("name", ["Europe/Berlni", "Mars", "Europe", "/etc/localtime", "../UTC", "", "a\\u0000b"])
 def test_a_time_zone_has_a_name(name: str) -> None:
     """Only the name of a time zone is taken, and one that is close to it is said."""

@@ -24,6 +24,7 @@ SECRET = "to-deploy-with-1234"
 class Notice(BaseModel):
     """What the notification command was given."""
 
+    ticket: str
     state: str
     reason: str
     text: str
@@ -110,7 +111,8 @@ def test_what_a_ticket_s_end_wants_is_there_once(site: Site) -> None:
     done = "Done on ticket/t.\n\nThere it is."
     assert comments(site, "t") == [held, held, done]
     notices = [Notice.model_validate_json(line) for line in lines(sent)]
-    assert [(it.state, it.reason, it.text) for it in notices] == [("held", "no_change", held), ("done", "", done)]
+    said = [(it.ticket, it.state, it.reason, it.text) for it in notices]
+    assert said == [("t", "held", "no_change", held), ("t", "done", "", done)]
     assert (site.config.queue_directory / "done/t.md").exists()
 
 

@@ -106,8 +106,8 @@ class Notify(Call):
 
     command: Command | None = Field(
         default=None,
-        description="Shell line that tells, with what became of the ticket as JSON on stdin. Either this or url."
-        " Default: none.",
+        description="Shell line that tells, with what became of the ticket as JSON on stdin (ticket, state, reason,"
+        " text). Either this or url. Default: none.",
         examples=["mail -s tickets me@example.org"],
     )
     url: HttpUrl | None = Field(
@@ -129,6 +129,12 @@ class Notify(Call):
         default=("held", "done", "warned"),
         description="Which ends of a ticket are told; warned is 80 % of a cap.",
     )
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        if self.model_fields_set and not self.is_configured:
+            raise ValueError("needs a command or a url, or nobody is told")
+        return self
 
     @property
     def is_configured(self) -> bool:

@@ -14,7 +14,7 @@ from typing import Literal, Self
 from zoneinfo import ZoneInfo
 
 from platformdirs import user_state_path
-from pydantic import Field, ValidationError, ValidationInfo, model_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from runner.config.file import problems_of, read_toml
 from runner.config.outside import Effects, Notify
@@ -188,12 +188,21 @@ class Clocks(Section):
         description="Seconds that the queue waits when the model's API is overloaded, limits the rate or fails, unless"
         " it says for how long; after that one ticket tries, and each failure doubles the wait.",
     )
-    weather_max_s: Seconds = Field(default=1800.0, description="The longest of these waits.")
+    weather_max_s: Seconds = Field(
+        default=1800.0, validate_default=True, description="The longest of these waits; no less than the first."
+    )
     lease_s: Seconds = Field(
         default=60.0,
         ge=5,
         description="Seconds after which a daemon of another host may take the tickets of a silent one.",
     )
+
+    @field_validator("weather_max_s")
+    @classmethod
+    def _is_no_less(cls, value: float, info: ValidationInfo) -> float:
+        if value < (least := info.data.get("weather_s", value)):
+            raise ValueError(f"must be at least weather_s, which is {least:g}")
+        return value
 
 
 class Git(Section):
