@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from dataclasses import asdict, replace
+from dataclasses import MISSING, asdict, fields, replace
 from pathlib import Path
 
 import anyio
@@ -37,6 +37,7 @@ from runner.offline import (
     wire,
 )
 from runner.offline.prices import cost_microusd
+from tests.documents import document, table
 
 DEADLINE_S = 20.0
 MODEL = "claude-sonnet-4-5"
@@ -306,19 +307,75 @@ def test_a_script_survives_json(script: Script) -> None:
         ]
 
 
+def turn(value: object) -> str:
+    """Return a script of one turn as JSON."""
+    return json.dumps({"scenes": [{"match": "", "turns": [value]}]})
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("{", "Invalid JSON"),
-        ('{"scenes": [{"match": "", "turns": [{"content": [{"text": "a"}], "hnag": true}]}]}', "hnag"),
-        ('{"scenes": [{"match": "", "turns": [{"content": []}]}]}', "needs content"),
-        ('{"scenes": [{"match": "", "turns": [{"content": [{"text": "a"}], "cut": true, "hang": true}]}]}', "not two"),
+        ("{", "Invalid JSON: EOF while parsing an object at line 1 column 1"),
+        ("[]", "must be an object: {...}"),
+        ('{"scenes": {}}', "scenes: must be a list: [...]"),
+        (turn({"content": [{"text": "a"}], "hnag": True}), "scenes[0].turns[0].hnag: unknown key, did you mean hang?"),
+        (turn({"content": [{"text": "a"}], "x": True}), "scenes[0].turns[0].x: unknown key"),
+        (turn({}), "scenes[0].turns[0].content: is required"),
+        (turn(3), "scenes[0].turns[0]: must be an object: {...}"),
+        (turn({"status": "x"}), "scenes[0].turns[0].status: must be a whole number"),
+        (turn({"content": [{"text": 1}]}), "scenes[0].turns[0].content[0].text: must be text in quotes"),
+        (
+            turn({"content": []}),
+            "scenes[0].turns[0]: a reply needs content: without it no conversation shows that it was said",
+        ),
+        (
+            turn({"content": [{"text": "a"}], "cut": True, "hang": True}),
+            "scenes[0].turns[0]: a reply is hung, cut or garbled, not two of them",
+        ),
     ],
 )
 def test_refuses_a_script_that_it_would_misplay(text: str, why: str) -> None:
-    """A misspelt key, an empty reply or two ways to break at once are refused with the reason."""
-    with pytest.raises(ValueError, match=why):
+    """All that is wrong with a script is told, each with its key; a part is told of as what it is meant for."""
+    with pytest.raises(ValueError, match=f"^{re.escape(why)}$"):
         Script.from_json(text)
+
+
+def test_the_command_names_the_file_of_a_script_that_is_wrong(tmp_path: Path) -> None:
+    """Each mistake has a line with the file and the key, and ends the command with 64."""
+    script = tmp_path / "night.json"
+    script.write_text(turn({"content": [{"name": "Bash"}], "hnag": True}))
+    command = [sys.executable, "-m", "runner.offline", "--port", "0", "--script", str(script)]
+    ended = subprocess.run(command, capture_output=True, check=False, text=True)
+    assert (ended.returncode, ended.stdout) == (64, "")
+    assert ended.stderr.splitlines() == [
+        "python -m runner.offline: night.json: scenes[0].turns[0].content[0].input: is required",
+        "python -m runner.offline: night.json: scenes[0].turns[0].hnag: unknown key, did you mean hang?",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("head", "part"),
+    [
+        ("of a scene", Scene),
+        ("of words", Text),
+        ("of a call", ToolUse),
+        ("of a reply", Reply),
+        ("of a failure", Failure),
+    ],
+)
+def test_the_document_has_every_key_of_a_script(head: str, part: type) -> None:
+    """docs/offline.md tells each key of each part, in the order in which it is written, and which have to be there."""
+    told = table("offline.md", head)
+    assert list(told) == [f"`{each.name}`" for each in fields(part)]
+    for each in fields(part):
+        is_required = each.default is MISSING and each.default_factory is MISSING
+        assert (told[f"`{each.name}`"]["without it"] == "required") is is_required, each.name
+
+
+def test_the_documented_script_is_one() -> None:
+    """The example of docs/offline.md is a script that can be played."""
+    example = document("offline.md").partition("```json\n")[2].partition("```")[0]
+    assert [len(scene.turns) for scene in Script.from_json(example).scenes] == [3, 1]
 
 
 def test_prices_are_whole_microdollars() -> None:

@@ -38,23 +38,37 @@ def _arguments() -> argparse.Namespace:
         description="Serve a scripted Messages API on loopback, for Claude Code without a model or a key.",
     )
     parser.add_argument("--port", type=_port, default=8765, help="0: any free one (default: %(default)s)")
-    parser.add_argument("--script", type=Path, help="JSON to play instead of the default script")
+    parser.add_argument("--script", type=Path, help="JSON to play instead of the default, as docs/offline.md says")
     parser.add_argument("--record", type=Path, help="append each request to this file, as a line of JSON")
     parser.add_argument("--print-script", action="store_true", help="print the script as JSON, to start from, and end")
     return parser.parse_args()
+
+
+def _read(file: Path) -> Script:
+    """Return the script in `file`.
+
+    Raises:
+        OSError: It cannot be read.
+        ValueError: All that is wrong with it, one line each, with the file's name.
+    """
+    try:
+        return Script.from_json(file.read_bytes())
+    except ValueError as error:
+        raise ValueError("\n".join(f"{file.name}: {problem}" for problem in str(error).splitlines())) from None
 
 
 def main() -> int:
     """Serve until Ctrl-C or SIGTERM; return 64 when the script or the port can't be used."""
     arguments = _arguments()
     try:
-        script = Script.from_json(arguments.script.read_bytes()) if arguments.script else _DEFAULT
+        script = _read(arguments.script) if arguments.script else _DEFAULT
         if arguments.print_script:
             print(script.to_json())
             return 0
         server = ScriptedServer(script, port=arguments.port, record=arguments.record)
     except (OSError, ValueError) as why:
-        print(f"python -m runner.offline: {why}", file=sys.stderr)
+        for problem in str(why).splitlines():
+            print(f"python -m runner.offline: {problem}", file=sys.stderr)
         return 64
     ends = {signal.SIGINT, signal.SIGTERM}
     signal.pthread_sigmask(signal.SIG_BLOCK, ends)  # before the server's thread starts, so that it inherits the mask

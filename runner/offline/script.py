@@ -9,10 +9,14 @@ Knows no request and no bytes.
 
 import hashlib
 import json
-from dataclasses import dataclass, field
-from typing import ClassVar
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from pydantic import ConfigDict, JsonValue, TypeAdapter
+from pydantic import ConfigDict, Discriminator, JsonValue, Tag, TypeAdapter, ValidationError
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 _STRICT = ConfigDict(extra="forbid")
 
@@ -34,6 +38,14 @@ class ToolUse:
     input: dict[str, JsonValue]
 
 
+def _block(value: object) -> str:
+    return "<text>" if isinstance(value, Text) or (isinstance(value, dict) and "text" in value) else "<call>"
+
+
+Block = Annotated[Annotated[Text, Tag("<text>")] | Annotated[ToolUse, Tag("<call>")], Discriminator(_block)]
+"""Words or a call: what has `text` is words, and a mistake in either is told of that one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reply:
     """One answer of the model; with a tool call it stops for the tool, else it ends the turn.
@@ -50,7 +62,7 @@ class Reply:
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
-    content: tuple[Text | ToolUse, ...]
+    content: tuple[Block, ...]
     input_tokens: int = 1000
     output_tokens: int = 500
     delay_s: float = 0.0
@@ -98,13 +110,21 @@ class Failure:
     message: str = ""
 
 
+def _turn(value: object) -> str:
+    return "<failure>" if isinstance(value, Failure) or (isinstance(value, dict) and "status" in value) else "<reply>"
+
+
+Turn = Annotated[Annotated[Reply, Tag("<reply>")] | Annotated[Failure, Tag("<failure>")], Discriminator(_turn)]
+"""A reply or a failure: what has `status` is a failure."""
+
+
 @dataclass(frozen=True, slots=True)
 class Scene:
     """The turns of every conversation whose user text contains `match`; "" is in all of them."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
     match: str
-    turns: tuple[Reply | Failure, ...]
+    turns: tuple[Turn, ...]
 
     def call_ids(self, turn: int) -> tuple[str, ...]:
         """Return the tool_use ids of reply number `turn`, from 0.
@@ -141,9 +161,38 @@ class Script:
         """Return the script that `text` holds.
 
         Raises:
-            ValueError: `text` is not JSON, or not a script; unknown keys are refused.
+            ValueError: `text` is not JSON, or not a script: all that is wrong, one line each, with its key.
         """
-        return _SCRIPT.validate_json(text)
+        try:
+            return _SCRIPT.validate_json(text)
+        except ValidationError as error:
+            raise ValueError("\n".join(map(_problem, error.errors(include_url=False, include_input=False)))) from None
 
 
 _SCRIPT = TypeAdapter(Script)
+_KEYS = sorted({each.name for of in (Script, Scene, Reply, Failure, Text, ToolUse) for each in fields(of)})
+_WORDS = {
+    "missing": "is required",
+    "string": "must be text in quotes",
+    "int": "must be a whole number",
+    "float": "must be a number",
+    "bool": "must be true or false",
+    "tuple": "must be a list: [...]",
+    "dict": "must be an object: {...}",
+    "dataclass": "must be an object: {...}",
+}
+"""By what pydantic's word for a mistake begins with."""
+
+
+def _problem(detail: "ErrorDetails") -> str:
+    """Return what is wrong and where, as `scenes[0].turns[1].content: is required`."""
+    kind, parts = detail["type"], [part for part in detail["loc"] if not str(part).startswith("<")]
+    key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).removeprefix(".")
+    if kind == "unexpected_keyword_argument":
+        close = get_close_matches(str(parts[-1]), _KEYS, 1)
+        said = f"unknown key, did you mean {close[0]}?" if close else "unknown key"
+    elif kind == "value_error":
+        said = str(detail["ctx"]["error"])
+    else:
+        said = _WORDS.get(kind.partition("_")[0], detail["msg"])
+    return f"{key}: {said}" if key else said
