@@ -34,6 +34,7 @@ class StoppedBy(StrEnum):
     LOOP = "loop"
     """The same call failed in the same way again and again."""
     TOKENS = "tokens"
+    TURNS = "turns"
     ACTIVE = "active"
     """A cap of the ticket is reached."""
 
@@ -172,7 +173,11 @@ _CONTEXT_FULL = frozenset({"blocking_limit", "prompt_too_long", "rapid_refill_br
 _OUR_CLOCKS = frozenset({StoppedBy.START, StoppedBy.SILENCE, StoppedBy.TOOL_SILENCE, StoppedBy.RUN})
 CLOCKS = _OUR_CLOCKS | {StoppedBy.LINGER}
 """Whatever a limit of time ended: a run, or only the process that stayed after its result."""
-_CAPS = frozenset({StoppedBy.TOKENS, StoppedBy.ACTIVE})
+_CAPS = {
+    StoppedBy.TOKENS: Outcome.BUDGET,
+    StoppedBy.TURNS: Outcome.TURNS,
+    StoppedBy.ACTIVE: Outcome.BUDGET,
+}
 _FAILED_STARTS_TO_HOLD = 6
 """Three times what gives up a session: two new ones failed in the same way."""
 
@@ -188,7 +193,7 @@ def classify(end: Ending) -> Outcome:
     if end.stopped_by is StoppedBy.LOOP:
         return Outcome.LOOPED
     if end.stopped_by in _CAPS:
-        return Outcome.BUDGET
+        return _CAPS[end.stopped_by]
     if end.stopped_by is not None and end.stopped_by is not StoppedBy.LINGER:
         return Outcome.STOPPED
     if end.exit_code is not None and (end.exit_code < 0 or end.exit_code > 128):  # noqa: PLR2004  # a shell's way to say a signal

@@ -110,7 +110,7 @@ async def _run(parts: Parts, row: Row, tree: Tree, plan: Plan, brief: Brief, sto
         return begun
     run, given, used = begun
     prompt = await run_sync(brief.prompt, plan, given.microusd)
-    meter = Meter(parts.store, parts.config, run, used, tokens=given.tokens)
+    meter = Meter(parts.store, parts.config, run, used, given)
     listener = Listener(parts, row, run.id, plan, meter.count)
     ending = await agent.converse(
         _options(parts, row, tree, plan, brief, run, given),

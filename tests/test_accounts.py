@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC
 from threading import Barrier
 
@@ -10,7 +11,7 @@ import pytest
 
 from runner import accounts, caps
 from runner.agent import Used
-from runner.budget import RESERVE_MICROUSD, Cap, Cost, CostKind, Scarce
+from runner.budget import RESERVE_MICROUSD, Allowance, Cap, Cost, CostKind, Scarce
 from runner.config import Config
 from runner.config.values import Surroundings
 from runner.days import next_day_us
@@ -157,7 +158,8 @@ async def test_a_cap_that_comes_near_is_told_while_the_run_goes_on(place: Place)
     place.claim()
     end(place, place.run("a"), config, 590_000, turns=2, tokens=10_000)
     run = place.store.read(runs.get_run, place.run("a", "a-session-1"))
-    meter = Meter(place.store, config, run, place.store.read(caps.uses, "a", config), tokens=90_000)
+    given = Allowance(1_000_000, Cap.TICKET_USD, turns=3, tokens=90_000)
+    meter = Meter(place.store, config, run, place.store.read(caps.uses, "a", config), given)
     seen = []
     for output, calls_tools in [(10_000, True), (4_000, True), (60_000, True), (12_000, False), (1, True)]:
         assert await meter.count(Used("claude-sonnet-4-5", input=1_000)) is None
@@ -174,6 +176,23 @@ async def test_a_cap_that_comes_near_is_told_while_the_run_goes_on(place: Place)
     assert warnings(place, "a")[0] == (money, 1_000_000, 590_000 + 216_000)
     end(place, run.id, config, 216_000, turns=5, tokens=80_000)
     assert len(warnings(place, "a")) == 3
+
+
+@pytest.mark.anyio
+async def test_a_response_of_a_subagent_counts_once(place: Place) -> None:
+    """Told with each of its blocks it is one turn, which ends the run where it calls a tool; the model's do not."""
+    config = configured()
+    place.take("a")
+    place.claim()
+    run = place.store.read(runs.get_run, place.run("a"))
+    meter = Meter(place.store, config, run, [], Allowance(1_000_000, Cap.TICKET_USD, turns=4, tokens=2_500))
+    said = Used("claude-sonnet-4-5", input=500, ends=True)  # five of them are as many tokens as are left
+    seen = [
+        await meter.count(replace(said, aside=aside, calls_tools=calls_tools))
+        for aside, calls_tools in [("", True), ("x", False), ("x", True), ("y", False), ("z", False), ("z", True)]
+    ]
+    assert seen == [*[None] * 5, StoppedBy.TURNS]
+    assert await meter.count(replace(said, calls_tools=True)) is StoppedBy.TOKENS
 
 
 def test_a_day_that_is_near_its_cap_is_told_once_a_day(place: Place) -> None:

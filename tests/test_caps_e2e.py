@@ -9,6 +9,7 @@ import pytest
 
 from runner.days import next_day_us
 from runner.events import Name
+from runner.offline import Reply, Text, ToolUse
 from tests.daemons import Site, bash, say
 from tickets.ticket import NEVER_US
 
@@ -20,6 +21,11 @@ def site(tmp_path: Path) -> Iterator[Site]:
     """Give a place for daemons."""
     with Site.at(tmp_path) as site:
         yield site
+
+
+def errand(prompt: str) -> Reply:
+    """Return a reply that gives work to a subagent."""
+    return Reply((ToolUse("Agent", {"description": "d", "prompt": prompt, "subagent_type": "general-purpose"}),))
 
 
 def committed(site: Site, ticket: str) -> bool:
@@ -67,6 +73,29 @@ def test_turns_and_tokens_end_a_run_and_its_session_goes_on_when_they_are_raised
     for ticket in ("a", "b"):
         shown = site.show(ticket)
         assert (shown.ticket.state, shown.kinds[1:], len(shown.sessions)) == ("done", [("resumed", "finished")], 1)
+
+
+def test_what_subagents_use_ends_a_run(site: Site) -> None:
+    """Responses of subagents, and of their own, are turns and tokens of the ticket while they work, each once."""
+    site.configure(limits={"ticket_turns": 4, "ticket_tokens": 9_000})
+    words = Text("I begin."), ToolUse("Bash", {"command": "echo one >> file.txt"})
+    site.plays_for(
+        deep=[Reply(words), bash("sleep 20; echo more >> file.txt"), say("Done.")],
+        errand=[errand("for-deep"), say("Done.")],
+        large=[bash("sleep 20", input_tokens=9_000), say("Done.")],
+        turns=[errand("for-errand"), say("Done.")],
+        tokens=[errand("for-large"), say("Done.")],
+    )
+    site.add("a", "Do it, for-turns.", tools=["Bash", "Task"])
+    site.add("b", "Do it, for-tokens.", tools=["Bash", "Task"])
+    assert site.works_once() == 4
+    turns, tokens = site.show("a"), site.show("b")
+    assert (turns.ticket.state, turns.ticket.reason, turns.kinds) == ("held", "budget", [("first", "turns")])
+    assert (tokens.ticket.state, tokens.ticket.reason, tokens.kinds) == ("held", "budget", [("first", "budget")])
+    assert "limits.ticket_turns: 4 of 4 turns used; the work so far is committed on ticket/a" in turns.why
+    assert "limits.ticket_tokens: 11,000 of 9,000 tokens used" in tokens.why
+    assert [(run.turns, run.cost.cut) for run in (*turns.runs, *tokens.runs) if run.cost] == [(4, False), (2, False)]
+    assert len(site.calls) == 6
 
 
 def test_active_time_ends_a_run(site: Site) -> None:

@@ -104,6 +104,12 @@ WAYS = (
         "test_caps_e2e.py::test_active_time_ends_a_run",
     ),
     Way(
+        "the ticket's cap of turns is reached by those of subagents, and we stop it",
+        Outcome.TURNS,
+        (gone(143, stopped_by=StoppedBy.TURNS),),
+        "test_caps_e2e.py::test_what_subagents_use_ends_a_run",
+    ),
+    Way(
         "its turns are used up",
         Outcome.TURNS,
         (ended("error_max_turns", "max_turns"),),

@@ -116,6 +116,7 @@ def frames(
                 "PostToolUse": [HookMatcher(hooks=[_post_hook(ending)])],
             },
             include_partial_messages=True,  # signs of life within a response that takes minutes
+            forward_subagent_text=True,  # else only those of their responses are told that call tools
             max_buffer_size=_FRAME_BYTES,
             stderr=on_stderr,
         ),
@@ -176,13 +177,8 @@ def understand(frame: Frame, end: Ending, expected_session: str) -> tuple[Ending
             at_us = None if at_s is None else round(at_s * 1e6)
             limited = RateLimited(info.status, info.rate_limit_type, at_us)
             return replace(end, reset_at_us=at_us if info.status == "rejected" else None), [limited]
-        case AssistantMessage() if frame.model == "<synthetic>" or frame.error is not None:
-            return replace(end, api_error=frame.error or end.api_error), []
         case AssistantMessage():
-            text = "\n".join(block.text for block in frame.content if isinstance(block, TextBlock))
-            calls = tuple(_call(block) for block in frame.content if isinstance(block, ToolUseBlock))
-            end = replace(end, confirmed=True, reset_at_us=None)  # a limit that it met is no reason to wait any more
-            return end, [Said(frame.message_id or "", text, frame.uuid or "", calls)]
+            return _spoken(frame, end)
         case UserMessage(content=list(blocks)):
             return end, [_ended(block) for block in blocks if isinstance(block, ToolResultBlock)]
         case StreamEvent(event={"type": "message_start", "message": {"model": str(model), "usage": usage}}):
@@ -194,6 +190,20 @@ def understand(frame: Frame, end: Ending, expected_session: str) -> tuple[Ending
             return _same_session(replace(end, result=_result(vars(frame))), frame.session_id, expected_session), []
         case _:
             return end, []
+
+
+def _spoken(frame: AssistantMessage, end: Ending) -> tuple[Ending, list[Message]]:
+    is_aside = frame.parent_tool_use_id is not None
+    if frame.model == "<synthetic>" or frame.error is not None:
+        return end if is_aside else replace(end, api_error=frame.error or end.api_error), []
+    text = "\n".join(block.text for block in frame.content if isinstance(block, TextBlock))
+    calls = tuple(_call(block) for block in frame.content if isinstance(block, ToolUseBlock))
+    end = replace(end, confirmed=True, reset_at_us=None)  # a limit that it met is no reason to wait any more
+    said = Said(frame.message_id or "", text, frame.uuid or "", calls)
+    if not is_aside:
+        return end, [said]
+    used = _put_in(frame.model, frame.usage or {})
+    return end, [said, replace(used, ends=True, calls_tools=bool(calls), aside=said.message_id or said.uuid)]
 
 
 def explain(error: Exception, end: Ending, expected_session: str, *, heard: bool) -> tuple[Ending, str]:

@@ -135,6 +135,8 @@ class Used:
     """The response is whole."""
     calls_tools: bool = False
     """The run goes on with what its tools say."""
+    aside: str = ""
+    """Which response of a subagent it is: told with each of its blocks, and never with what it puts out."""
 
 
 @dataclass(frozen=True, slots=True)

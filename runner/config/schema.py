@@ -106,14 +106,14 @@ class Limits(Section):
     )
     ticket_turns: Amount | None = Field(
         default=None,
-        description="Responses of the model that a ticket may have, over all its runs. Those of subagents (the tool"
-        " Task) are counted when a run has ended, and end none. Default: no limit.",
+        description="Responses of the model that a ticket may have, over all its runs. Those of subagents"
+        " (the tool Task) count too. Default: no limit.",
         examples=[400],
     )
     ticket_tokens: Amount | None = Field(
         default=None,
-        description="Tokens that a ticket may use, in and out, those from the cache too, over all its runs. Those of"
-        " subagents are counted when a run has ended, and end none. Default: no limit.",
+        description="Tokens that a ticket may use, in and out, those from the cache too, over all its runs. What"
+        " subagents put out is counted when the run has ended. Default: no limit.",
         examples=[20_000_000],
     )
     ticket_active_s: Seconds | None = Field(
