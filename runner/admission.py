@@ -45,6 +45,10 @@ class Pause:
         """The note's first line, for a log."""
         return title(self.note)
 
+    def lasts(self, now_us: int) -> bool:
+        """Return whether its time is yet to come; it has come too when the clock was put back to before it began."""
+        return self.until_us is None or self.since_us <= now_us < self.until_us
+
 
 @dataclass(frozen=True, slots=True)
 class Closed:
@@ -79,7 +83,7 @@ def closed_by_pause(pause: Pause | None, *, now_us: int) -> Closed | None:
     """Return why the pause lets no ticket start, None when one may: without a pause any, after its time the probe."""
     if pause is None:
         return None
-    if pause.until_us is None or now_us < pause.until_us:
+    if pause.lasts(now_us):
         return Closed(pause.reason, pause.note, pause.until_us)
     if pause.probe is not None:
         return Closed(pause.reason, f"{pause.probe} tries whether it is over: {pause.title}".rstrip(": "), None)
@@ -112,7 +116,7 @@ def after_weather(
         return 1, until_us(1, now_us)
     if pause.until_us is None or pause.probe is not None:
         return None
-    if now_us >= pause.until_us:
+    if not pause.lasts(now_us):
         return pause.waits + 1, until_us(pause.waits + 1, now_us)
     if reset_at_us is None or reset_at_us <= pause.until_us:
         return None

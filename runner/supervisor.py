@@ -36,7 +36,7 @@ from runner.store.tickets import Row
 from runner.upkeep import Daily, Upkeep
 from runner.worktree import BaseMissing, RepositoryDenied, RepositoryUnreachable
 from tickets.source import Refused, Source
-from tickets.ticket import State
+from tickets.ticket import Released, State
 
 
 @dataclass
@@ -195,13 +195,16 @@ class Supervisor:
     async def _why_closed(self) -> Closed | None:
         """Look at all that can keep tickets from starting; what no event says is logged once.
 
-        What a daemon of another home claimed and left is put back, so that it can start here.
+        What a daemon of another home claimed and left is put back, so that it can start here, and what waits by a clock
+        that was put back since is let go.
         """
         config = self.parts.config
         shortage = await run_sync(machine.short, config)
 
         def of_now(tx: Tx) -> Closed | None:
             _orphan_all(tx, self.parts.home.name, self.epoch)
+            for ticket in claims.misdated(tx, self.parts.home.name):
+                tickets.apply(tx, ticket, Released())
             return why_closed(queue.paused(tx), config.hours, shortage, now_us=tx.now_us)
 
         closed = await self.parts.store.write(of_now)

@@ -27,12 +27,14 @@ PROBED = replace(DUE, probe="b")
         (replace(BY_HAND, reason="ticket", note="401"), Closed("ticket", "401", None)),
         (WAITS, Closed(WEATHER, "weather: HTTP 529\nmore", NOW_US + 20 * SECOND)),
         (DUE, None),
+        (replace(WAITS, since_us=NOW_US), Closed(WEATHER, WAITS.note, NOW_US + 20 * SECOND)),
+        (replace(WAITS, since_us=NOW_US + 1), None),
         (PROBED, Closed(WEATHER, "b tries whether it is over: weather: HTTP 529", None)),
         (replace(PROBED, until_us=None), Closed(WEATHER, "weather: HTTP 529\nmore", None)),
     ],
 )
 def test_a_pause_lets_no_ticket_start_but_the_probe(pause: Pause | None, closed: Closed | None) -> None:
-    """A person's pause ends by an event, the weather's at its time for one ticket, for the rest by what it hears."""
+    """A person's pause ends by an event, the weather's for one ticket at its time, or by a clock put back before it."""
     assert closed_by_pause(pause, now_us=NOW_US) == closed
 
 
@@ -90,6 +92,7 @@ def test_of_several_reasons_the_longest_is_said(
         (PROBED, 3600, None),
         (DUE, None, (2, 60)),
         (DUE, 3600, (2, 3600)),
+        (replace(WAITS, since_us=NOW_US + 1), None, (2, 60)),
         (replace(DUE, waits=6), None, (7, 1800)),
         (replace(DUE, waits=5000), None, (5001, 1800)),
     ],

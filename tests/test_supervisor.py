@@ -22,14 +22,14 @@ from runner.events import Name
 from runner.mirror import Mirror
 from runner.redact import Redactor
 from runner.reports import Told
-from runner.store import Rx, StoreUnavailable, claims, questions, queue, runs, tickets
+from runner.store import Rx, Store, StoreUnavailable, claims, questions, queue, runs, tickets
 from runner.store import log as events
 from runner.supervisor import Supervisor
 from tests.homes import Place
 from tests.shell import read_back, text_stream
 from tickets.folder import Folder
 from tickets.source import Refused
-from tickets.ticket import Cancelled, Held, Reason, Spec, State
+from tickets.ticket import Cancelled, Cause, Held, PutBack, Reason, Spec, State
 
 
 @pytest.fixture
@@ -238,6 +238,22 @@ async def test_what_another_daemon_claimed_and_left_is_put_back_while_this_one_r
         await until(lambda: known(here) == {"a": State.READY})
         os.kill(os.getpid(), signal.SIGTERM)
     assert here.store.read(tickets.get, "a").ticket.crashes == 1
+
+
+@pytest.mark.anyio
+async def test_a_wait_ends_when_the_clock_is_put_back_to_before_it_began(here: Place) -> None:
+    """What was put back by a clock that was a day ahead is due; the time that a ticket itself asks for stands."""
+    ahead_us = round((datetime.now(UTC) + timedelta(days=1)).timestamp() * 1e6)
+    with closing(Store.open(here.config.database_url, clock=lambda: ahead_us)) as store:
+        store.transact(tickets.take_in, "folder", Spec("a", "Do it."))
+        store.transact(tickets.take_in, "folder", Spec("b", "Do it.", not_before_us=ahead_us + 1))
+        epoch = store.transact(queue.begin_epoch, "host", here.home.name, 1)
+        assert store.transact(claims.take_next, epoch=epoch, home=here.home.name, lease_s=1)
+        store.transact(tickets.apply, "a", PutBack(1, Cause.ATTEMPT, ahead_us + 30_000_000, "failed"))
+    pause(here)
+    assert await supervisor(here).serve() is Exit.FAILED, "it waits for the queue to go on"
+    due_us = {ticket: here.store.read(tickets.get, ticket).ticket.not_before_us for ticket in ("a", "b")}
+    assert due_us == {"a": 0, "b": ahead_us + 1}
 
 
 @pytest.mark.anyio

@@ -88,6 +88,16 @@ def waiting(rx: Rx, home: str, cause: Cause, *, beyond_us: int) -> list[str]:
     ]
 
 
+def misdated(rx: Rx, home: str) -> list[str]:
+    """Return the tickets of this home whose wait began at a time that is yet to come: the clock was put back since.
+
+    A time that a ticket itself asks for stands, whatever the clock does.
+    """
+    ahead = _t.changed_at_us > rx.now_us, _t.not_before_us > rx.now_us, _t.not_before_us != _t.asked_not_before_us
+    query = select(_t.id).where(_claimable(home), *ahead).order_by(_t.taken_at_us, _t.id)
+    return [*rx.connection.execute(query).scalars()]
+
+
 def renew(tx: Tx, ticket_id: str, token: int, lease_s: float) -> Ticket | None:
     """Let a claim hold for `lease_s` from now and return its ticket; None when it has lost it."""
     renewal = update(schema.ticket).where(_held_by(ticket_id, token)).values(lease_until_us=_lease(tx, lease_s))
