@@ -114,7 +114,7 @@ def perform(tx: Tx, command: Command) -> Reply:
         was_paused = queue.resume(tx, by=command.by)
         return Reply("the queue goes on" if was_paused else "the queue is not paused")
     if command.verb is Verb.CLEAN:
-        return Reply("the daemon removes what is due; `events` says what it did")
+        return Reply("the daemon is not through yet: `events` says what it removes")
     if command.verb is Verb.ANSWER:
         answered = questions.answer(tx, command.ticket, command.text, by=command.by)
         return Reply(f"{answered.id} has its answer and is {answered.state}")

@@ -137,6 +137,11 @@ def usage(config: Config, now_us: int, rows: Iterable[tuple[Row, list[str]]]) ->
     )
 
 
+def removable_bytes(home: Home) -> int:
+    """Return what is taken by all that is of tickets and is removed or put aside one day; the database is not."""
+    return size(*(home.path / name for name in ("worktrees", "claude", "tmp", "aside", "trash")))
+
+
 def size(*paths: Path) -> int:
     """Return what is taken on the disk by these and all below them; what has several names counts once."""
     seen: set[tuple[int, int]] = set()

@@ -38,6 +38,9 @@ from runner.worktree import BaseMissing, RepositoryDenied, RepositoryUnreachable
 from tickets.source import Refused, Source
 from tickets.ticket import Released, State
 
+_CLEAN_S = 20.0
+"""How long a command waits for what is removed; its client gives up after 30."""
+
 
 @dataclass
 class Supervisor:
@@ -268,7 +271,8 @@ class Supervisor:
         """Carry out a command that came through the socket."""
         reply = await self.parts.store.write(commands.perform, command)
         if command.verb is Verb.CLEAN:
-            self.upkeep.ask()
+            with anyio.move_on_after(_CLEAN_S):
+                return "\n".join(await self.upkeep.ask())
         if reply.stop and command.ticket in self.stops:
             self.stops[command.ticket].set(StoppedBy.OPERATOR)
         self._changed(command.ticket or reply.ticket)

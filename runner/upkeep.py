@@ -183,28 +183,43 @@ class Upkeep:
             clear(left)
 
 
+@dataclass(slots=True)
+class _Look:
+    """One look at all that may be due."""
+
+    asked: anyio.Event = field(default_factory=anyio.Event)
+    over: anyio.Event = field(default_factory=anyio.Event)
+    done: list[str] = field(default_factory=list)
+
+
 class Daily:
     """Upkeep at the start, once a day, and when it is asked for."""
 
     def __init__(self, upkeep: Upkeep) -> None:
-        self._upkeep, self._asked = upkeep, anyio.Event()
+        self._upkeep, self._next = upkeep, _Look()
 
-    def ask(self) -> None:
-        """Let it begin now, or once more when it is under way."""
-        self._asked.set()
+    async def ask(self) -> list[str]:
+        """Let it begin now, or once more when it is under way; return what was done, a line each, when it is over."""
+        look = self._next
+        look.asked.set()
+        await look.over.wait()
+        return look.done
 
     async def go_on(self, is_over: Callable[[], bool]) -> None:
         """Do it until cancelled; `is_over` ends it after the ticket that it is at."""
         while not is_over():
-            self._asked = anyio.Event()
+            look, self._next = self._next, _Look()
             try:
-                await run_sync(self._upkeep.run, is_over)
+                look.done = await run_sync(self._upkeep.run, is_over)
             except StoreUnavailable as error:
                 log.warn("upkeep.failed", error=str(error))
+                look.done = [f"nothing more was removed: {error}"]
             except Exception:  # noqa: BLE001  it must not end the daemon
                 log.defect("upkeep.failed")
+                look.done = ["nothing more was removed: internal error: it is in the daemon's log"]
+            look.over.set()
             with anyio.move_on_after(_DAY_S):
-                await self._asked.wait()
+                await self._next.asked.wait()
 
     async def forget_tmp(self, ticket: str) -> None:
         """Remove the temporary files of a ticket that is over."""

@@ -90,7 +90,9 @@ def test_the_command_tells_it_and_removes_what_is_due(here: Place, shell: Shell)
     assert re.search(r"^  done, done: worktree 1\.\d MiB \(due\), transcripts [\d.]+ KiB \(kept\)$", said, re.MULTILINE)
     assert re.search(r"^  held, held: worktree 1\.\d MiB, transcripts [\d.]+ KiB$", said, re.MULTILINE)
     assert "no ticket starts below 1.0 GiB" in said
+    (here.home.make_tmp("done") / "large").write_bytes(b"x" * 2 * MIB)
     said = shell("disk", "--clean").out
+    assert re.search(r"^freed 2\.\d MiB\n/", said, re.MULTILINE)
     assert "done: worktree put aside, since it holds uncommitted work: " in said
     assert f"put aside: {here.home.aside}/done-1: The worktree of ticket done, which is over." in said
     assert "\x1b" not in said
@@ -126,7 +128,7 @@ def test_looking_needs_neither_the_sdk_nor_git(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(120)  # a daemon's start
 def test_a_daemon_removes_at_its_start_and_when_it_is_told(tmp_path: Path) -> None:
-    """A daemon looks when it starts, and once more for `--clean`, while it goes on with its queue."""
+    """A daemon looks when it starts, and once more for `--clean`, which tells what is there then, while it goes on."""
     with Site.at(tmp_path, keep={"worktrees_days": 0}) as site:
         here = Place(tmp_path)
         with closing(here.store) as store:
@@ -134,7 +136,10 @@ def test_a_daemon_removes_at_its_start_and_when_it_is_told(tmp_path: Path) -> No
             store.transact(tickets.apply, "done", Finished(1))
         site.start()
         site.wait_for(Name.WORKTREE_REMOVED, "done")
-        own = site.home.make_tmp("done")
-        assert "the daemon removes what is due" in site.tell("disk", "--clean")
-        site.wait(lambda: not own.exists(), "the temporary files to go")
         assert not (site.home.worktrees / "done").exists()
+        own = site.home.make_tmp("done")
+        (own / "large").write_bytes(b"x" * MIB)
+        first, second, *_ = site.tell("disk", "--clean").splitlines()
+        assert (first, second) == ("freed 1.0 MiB", str(site.home.path))
+        assert not own.exists()
+        assert site.tell("disk", "--clean").startswith("nothing is due\n")

@@ -92,7 +92,7 @@ def disk(
 
     loaded = load(config)
     if clean:
-        for line in _clean(loaded):
+        for line in _cleaned(loaded):
             typer.echo(render.harmless(line), err=as_json)
     now_us = time.time_ns() // 1000
     rows: list[tuple[Row, list[str]]] = []
@@ -106,8 +106,23 @@ def disk(
         typer.echo(render.harmless(line))
 
 
-def _clean(config: "Config") -> Iterator[str]:
-    """Let the daemon remove what is due, or do it here."""
+def _cleaned(config: "Config") -> Iterator[str]:
+    """Remove what is due, and yield what was done and how much room that made."""
+    from runner.disk import removable_bytes
+    from runner.home import Home
+    from runner.machine import shown
+
+    before = removable_bytes(Home.of(config))
+    done = _clean(config)
+    freed = before - removable_bytes(Home.of(config))
+    if done:
+        yield done
+    if freed > 0 or not done:
+        yield f"freed {shown(freed)}" if freed > 0 else "nothing is due"
+
+
+def _clean(config: "Config") -> str:
+    """Let the daemon remove what is due, or do it here; return what was done, a line each."""
     from runner import control
     from runner.commands import Command, Verb
     from runner.home import Home
@@ -117,14 +132,13 @@ def _clean(config: "Config") -> Iterator[str]:
 
     home = Home.of(config)
     try:
-        yield control.send(home, Command(Verb.CLEAN))
-        return
+        return control.send(home, Command(Verb.CLEAN))
     except control.NobodyListens:
         pass
     with reading(config), home.lock():  # nothing is made where nothing was
         store = Store.open(config.database_url)
         try:
-            yield from Upkeep(config, home, store, local_copies(config)).run() or ["nothing is due"]
+            return "\n".join(Upkeep(config, home, store, local_copies(config)).run())
         finally:
             store.close()
 
