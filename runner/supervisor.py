@@ -82,7 +82,7 @@ class Supervisor:
             ladder = Ladder(self._drain, self._interrupt, lambda: [*self.stops], self.parts.config.clocks.drain_s)
             await around.start(ladder.obey)
             around.start_soon(self._watch)
-            around.start_soon(self.upkeep.go_on, self.over.is_set)
+            around.start_soon(self.upkeep.go_on)
             await around.start(control.listen, self.parts.home, self._perform)
             async with anyio.create_task_group() as effects_under_way:
                 self.ledger = self._ledger(effects_under_way)
@@ -92,6 +92,7 @@ class Supervisor:
                 async with anyio.create_task_group() as slots:
                     await self._loop(slots, self.ledger)
             self.over.set()
+            self.upkeep.leave()
             await self.parts.store.write(queue.end_epoch, self.epoch)
             waiting = await self.parts.store.write(_waits, self.closed)
             around.cancel_scope.cancel()
@@ -300,6 +301,7 @@ class Supervisor:
     def _drain(self) -> None:
         """Start nothing more."""
         self.draining = True
+        self.upkeep.leave()
         self.wake.set()
         if self.ledger is not None:
             self.ledger.leave()

@@ -9,7 +9,7 @@ thread, as `Daily` does.
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Self
@@ -28,6 +28,7 @@ from runner.store import Rx, Store, StoreUnavailable, Tx, sessions, tickets
 from runner.store import log as events
 from runner.store.tickets import Row
 from runner.worktree import (
+    HangUp,
     Repository,
     RepositoryDenied,
     RepositoryMissing,
@@ -196,21 +197,28 @@ class Daily:
     """Upkeep at the start, once a day, and when it is asked for."""
 
     def __init__(self, upkeep: Upkeep) -> None:
-        self._upkeep, self._next = upkeep, _Look()
+        self._leaving, self._next = HangUp(), _Look()
+        self._upkeep = replace(upkeep, repository=upkeep.repository.until(self._leaving))
 
     async def ask(self) -> list[str]:
         """Let it begin now, or once more when it is under way; return what was done, a line each, when it is over."""
+        if self._leaving.is_set():
+            return ["nothing is removed: the daemon ends"]
         look = self._next
         look.asked.set()
         await look.over.wait()
         return look.done
 
-    async def go_on(self, is_over: Callable[[], bool]) -> None:
-        """Do it until cancelled; `is_over` ends it after the ticket that it is at."""
-        while not is_over():
+    def leave(self) -> None:
+        """End it after the ticket that it is at, for which the repository is not waited for any more."""
+        self._leaving.set()
+
+    async def go_on(self) -> None:
+        """Do it until cancelled, or told to leave."""
+        while not self._leaving.is_set():
             look, self._next = self._next, _Look()
             try:
-                look.done = await run_sync(self._upkeep.run, is_over)
+                look.done = await run_sync(self._upkeep.run, self._leaving.is_set)
             except StoreUnavailable as error:
                 log.warn("upkeep.failed", error=str(error))
                 look.done = [f"nothing more was removed: {error}"]

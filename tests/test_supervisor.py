@@ -270,3 +270,38 @@ async def test_a_deadline_that_passed_with_no_daemon_is_seen_at_the_start(here: 
     assert known(here) == {"a": State.READY}
     (question,) = here.store.read(questions.questions_of, "a")
     assert (question.answer, question.is_by_default) == ("Yes.", True)
+
+
+def served(fifo: Path) -> list[int]:
+    """Open a FIFO from which a process wants to read, and let it wait on; [] when there is none."""
+    try:
+        return [os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)]
+    except OSError:
+        return []
+
+
+@pytest.mark.anyio
+async def test_a_daemon_that_ends_waits_for_no_fetch_of_upkeep(tmp_path: Path) -> None:
+    """Where only a repository that does not answer could say what a worktree holds, it stays, and the daemon ends."""
+    here = Place(tmp_path, {"poll_s": 0.05, "keep": {"worktrees_days": 0}})
+    with closing(here.store):
+        tree = here.claim("a")
+        (tree / "work.txt").touch()
+        here.repository.commit_all("a", "Work")
+        here.store.transact(tickets.apply, "a", Held(1, Reason.OPERATOR))
+        pause(here)
+        loop = supervisor(here, once=False)
+        async with anyio.create_task_group() as group:
+            group.start_soon(loop.serve)
+            await until(lambda: loop.closed)
+            silent = tmp_path / "repo/.git/packed-refs"
+            os.mkfifo(silent)
+            here.store.transact(tickets.apply, "a", Cancelled())
+            group.start_soon(loop.upkeep.ask)
+            writers: list[int] = []
+            await until(lambda: [*map(writers.append, served(silent))])
+            os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(BrokenPipeError):  # nobody reads any more
+            os.write(writers[0], b"x")
+        os.close(writers[0])
+        assert tree.exists()

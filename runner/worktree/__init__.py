@@ -12,6 +12,7 @@ thread. Knows git. Does not know tickets beyond their ids, sessions or the store
 
 from runner.worktree.bundle import Saved
 from runner.worktree.clone import Base
+from runner.worktree.command import HangUp
 from runner.worktree.deliver import Pushed, Repository
 from runner.worktree.errors import (
     BaseMissing,
@@ -39,6 +40,7 @@ __all__ = [
     "CommitRefused",
     "Facts",
     "GitFailed",
+    "HangUp",
     "Merge",
     "Place",
     "PushRefused",

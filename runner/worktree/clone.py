@@ -16,12 +16,14 @@ import re
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
+from tenacity import Retrying, retry_if_exception_type, sleep_using_event, stop_after_attempt, wait_exponential
 
-from runner.worktree.command import Command, Result, has_lfs, redact_url
+from runner.worktree.command import Command, HangUp, Result, has_lfs, redact_url
 from runner.worktree.errors import (
     BaseMissing,
     RepositoryEmpty,
@@ -107,6 +109,13 @@ class Clone:
         self._secrets = secrets_of(credential_env or {}, self.origin)
         self._config = _config(self.shown, author_name, author_email).encode()
         self._lock = _LOCKS.setdefault(self.state, threading.RLock())
+        self.hang_up = HangUp()
+
+    def until(self, hang_up: HangUp) -> Self:
+        """Return the same, for which the origin is unreachable once `hang_up` is set."""
+        same = copy(self)
+        same.hang_up = hang_up
+        return same
 
     def prepare(self) -> None:
         """Make what is missing of our copies; needs the origin only then.
@@ -199,18 +208,29 @@ class Clone:
 
     def _outside_command(self, directory: Path, environment: Mapping[str, str], what: str) -> Command:
         variables = {**environment, "GIT_DIR": str(directory)}
-        return Command(redact_url(what), directory, self._timeout_s, variables, self._secrets, outside=True)
+        return Command(
+            redact_url(what),
+            directory,
+            self._timeout_s,
+            variables,
+            self._secrets,
+            outside=True,
+            hang_up=self.hang_up,
+        )
 
     def _asked(self, command: Command, *arguments: str, ok: tuple[int, ...] = (0,)) -> Result:
         """Run git that talks to another machine; what only the network did is tried again."""
         for attempt in Retrying(
             retry=retry_if_exception_type(RepositoryUnreachable),
-            stop=stop_after_attempt(_TRIES),
+            stop=lambda state: self.hang_up.is_set() or stop_after_attempt(_TRIES)(state),
             wait=wait_exponential(multiplier=self._retry_s),
+            sleep=sleep_using_event(self.hang_up),
             reraise=True,
         ):
             with attempt:
                 result = command.ask(*arguments)
+                if self.hang_up.is_set():
+                    raise RepositoryUnreachable(command.what, "it is not waited for any more")
                 if result.timed_out:
                     self._free_outbox()
                 if result.status not in ok:

@@ -10,8 +10,10 @@ import os
 import re
 import shutil
 import signal
+import threading
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
 from io import BytesIO
@@ -89,6 +91,31 @@ class _Bounded(BytesIO):
         return len(data)
 
 
+class HangUp(threading.Event):
+    """Once it is set, commands that talk to another machine for it end: those under way, and all that begin later."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._talking: set[Git.AutoInterrupt] = set()
+
+    def set(self) -> None:
+        """End them; TERM makes git remove its lock files."""
+        super().set()
+        for process in [*self._talking]:
+            process.terminate()
+
+    @contextmanager
+    def ends(self, process: Git.AutoInterrupt) -> Iterator[None]:
+        """End this process, too, if it is set meanwhile or was before."""
+        self._talking.add(process)
+        try:
+            if self.is_set():
+                process.terminate()
+            yield
+        finally:
+            self._talking.discard(process)
+
+
 @dataclass(frozen=True)
 class Command:
     """Git in one directory, about one thing (a ticket, a repository) that its errors name.
@@ -106,6 +133,7 @@ class Command:
     secrets: tuple[str, ...] = field(default=(), repr=False)
     outside: bool = False
     short_timeout_s: float = 60.0
+    hang_up: HangUp | None = None
 
     def with_environment(self, **more: str) -> "Command":
         """Return the same with more environment."""
@@ -125,7 +153,21 @@ class Command:
         command = [*_without_all_but(kept_names), *leash, "git", "--no-pager", *_flags(options), *arguments]
         began_s = time.monotonic()
         kept = None if limit_bytes is None else _Bounded(limit_bytes)
-        status, out, err = Git(self.directory).execute(
+        status, out, err = self._execute(command, variables, kept)
+        timed_out = status == -signal.SIGKILL and time.monotonic() - began_s >= limit_s
+        said = f"no end after {limit_s:g} s" if timed_out else self.redact(err)
+        if status and _LOCKED.search(said):
+            raise WorktreeLocked(self.what, said)
+        return Result(status, out if kept is None else kept.getvalue(), said, timed_out)
+
+    def _execute(self, command: list[str], variables: dict[str, str], kept: _Bounded | None) -> tuple[int, bytes, str]:
+        git = Git(self.directory)  # in a session of its own: a terminal's ^C is for us, and no prompt finds a terminal
+        if self.hang_up is not None:
+            process = git.execute(command, as_process=True, env=variables, start_new_session=True)
+            with self.hang_up.ends(process):
+                out, err = process.communicate()
+            return process.returncode, out, err.decode(errors="replace")
+        return git.execute(
             command,
             with_extended_output=True,
             with_exceptions=False,
@@ -133,13 +175,8 @@ class Command:
             strip_newline_in_stdout=False,
             output_stream=kept,
             env=variables,
-            start_new_session=True,  # a terminal's ^C is for the daemon, and no prompt finds a terminal
+            start_new_session=True,
         )
-        timed_out = status == -signal.SIGKILL and time.monotonic() - began_s >= limit_s
-        said = f"no end after {limit_s:g} s" if timed_out else self.redact(err)
-        if status and _LOCKED.search(said):
-            raise WorktreeLocked(self.what, said)
-        return Result(status, out if kept is None else kept.getvalue(), said, timed_out)
 
     def run(self, *arguments: str, limit_bytes: int | None = None) -> Result:
         """Run git and return what it answered.
