@@ -63,7 +63,8 @@ async def catch_up(parts: Parts, row: Row, tree: Tree, message: str) -> CaughtUp
         GitFailed, WorktreeRefused, BaseMissing, ...: See `Repository.merge_base_into`.
     """
     ticket, base = row.ticket, base_of(parts, row)
-    merge = await run_sync(partial(parts.repository.merge_base_into, ticket.id, base, message))
+    update = parts.config.git.submodules == "update"
+    merge = await run_sync(partial(parts.repository.merge_base_into, ticket.id, base, message, update=update))
     if merge.conflicts:
         files = list(merge.conflicts[:_FILES_LOGGED])
         facts: dict[str, Value] = {"base": merge.base.name, "base_sha": merge.base.sha, "files": files}

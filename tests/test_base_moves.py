@@ -281,6 +281,23 @@ def test_submodules_that_the_base_got_are_no_work_of_the_ticket(work: Work) -> N
     assert work.row().base_sha == base
 
 
+@pytest.mark.parametrize("theirs", ["theirs.txt", "mine.txt"], ids=["clean", "conflict"])
+def test_the_first_submodules_of_a_base_are_checked_out_with_its_merge(tmp_path: Path, theirs: str) -> None:
+    """Submodules that are wanted and come with a merge are there for the checks, and for who resolves its conflicts."""
+    sub = tmp_path / "sub"
+    sub.mkdir()
+    git(sub, "init", "--quiet", "-b", "main")
+    (sub / "file.txt").write_text("sub\n")
+    git(sub, "add", ".")
+    git(sub, "commit", "--quiet", "-m", "Begin")
+    for work in works(tmp_path, git={"on_base_moved": "merge", "submodules": "update"}, max_fix_rounds=0):
+        git(work.repo, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", "../sub", "sub")
+        work.base_moves(theirs)
+        fact = work.is_claimed()
+        assert (work.tree / "sub/file.txt").read_text() == "sub\n"
+        assert isinstance(fact, Finished) == (theirs != "mine.txt")
+
+
 def test_no_hook_of_an_agent_runs_in_a_merge(work: Work) -> None:
     """Hooks that an agent planted are not run by a merge of ours."""
     work.commit()

@@ -182,6 +182,18 @@ def test_a_worktree_with_submodules_goes_only_when_nothing_is_lost(family: Famil
     assert (family.tree("t-2").path / "libs/child/deep/file.txt").exists()
 
 
+@pytest.mark.parametrize("command", ["rm -qf libs/child", "submodule --quiet deinit -f libs/child"])
+def test_a_submodule_that_was_taken_out_is_looked_at(family: Family, command: str) -> None:
+    """Commits of a submodule that is in the index, or checked out, no more keep its worktree from going."""
+    tree = family.tree()
+    commit(tree.path / "libs/child", "new.txt", "new\n")
+    git(tree.path, *command.split())
+    family.ours.commit_all("t-1", "x")
+    pushed = family.ours.push("t-1")
+    lost = "holds commits of its submodule child that are pushed nowhere"
+    assert family.ours.holds("t-1", delivered=pushed.sha) == lost
+
+
 def test_a_commit_that_is_gone_holds_the_ticket(family: Family) -> None:
     """Where a submodule's origin no longer has the recorded commit, the worktree is refused with what git said."""
     child = family.root / "child"

@@ -42,8 +42,7 @@ class Leaving(Large):
                 head = checkout.git.run("rev-parse", "--verify", "HEAD^{commit}").text
                 if uncommitted := self.facts(ticket_id, head).uncommitted:
                     return f"holds uncommitted work: {', '.join(uncommitted[:_PATHS_SHOWN])}"
-                if self.has_modules(checkout):
-                    self.refuse_lost_modules(checkout)
+                self.refuse_lost_modules(checkout)
             except WorktreeRefused as error:
                 return error.reason
             except (CommitRefused, GitFailed) as error:

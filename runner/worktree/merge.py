@@ -36,8 +36,10 @@ class Merge:
 class Merges(Leaving):
     """Merges of the base into tickets' branches."""
 
-    def merge_base_into(self, ticket_id: str, base: str | None, message: str) -> Merge:
+    def merge_base_into(self, ticket_id: str, base: str | None, message: str, *, update: bool = False) -> Merge:
         """Fetch `base` and merge it; nothing is done when the branch has it. All work must be committed before.
+
+        `update`: submodules are wanted, if it brings the first ones.
 
         Raises:
             GitFailed: Git cannot merge, for another reason than conflicts; the worktree is as it was.
@@ -49,22 +51,17 @@ class Merges(Leaving):
         put_branch_back(checkout, tolerant=False)
         git, outbox = checkout.git, self.outbox()
         made = not git.is_ancestor(fresh.sha, "HEAD")
-        if made:
-            self._refuse_moved_modules(checkout, fresh)
-            outbox.run("update-ref", _merging(ticket_id), fresh.sha)
-            words = f"Merge {fresh.name} into {branch_of(ticket_id)}\n\n{message}"
-            merged = git.ask("merge", "--quiet", "--no-verify", "--no-stat", "--no-autostash", "-m", words, fresh.sha)
-            if merged.status:
-                conflicts = self.conflicts(ticket_id)
-                if not conflicts:
-                    self.undo_merge(ticket_id)
-                    raise GitFailed(git.what, "merge", merged.stderr or f"status {merged.status}")
-                outbox.run("update-ref", "-d", _merging(ticket_id))
-                return Merge(fresh, git.run("rev-parse", "HEAD").text, made=False, conflicts=conflicts)
-            outbox.run("update-ref", "-d", _merging(ticket_id))
-            self.fill_large(checkout, fresh.sha)
+        conflicts = self._merge(checkout, fresh, message) if made else ()
+        if outbox.sha(base_ref(ticket_id)) != fresh.sha:  # also after a merge that was killed here, or an agent's
+            if update:
+                self.fill(ticket_id, fresh.sha, update=True)
+            else:
+                self.fill_large(checkout, fresh.sha)
+        head = git.run("rev-parse", "HEAD").text
+        if conflicts:
+            return Merge(fresh, head, conflicts=conflicts)
         outbox.run("update-ref", base_ref(ticket_id), fresh.sha)
-        return Merge(fresh, git.run("rev-parse", "HEAD").text, made=made)
+        return Merge(fresh, head, made=made)
 
     def conflicts(self, ticket_id: str) -> tuple[str, ...]:
         """Return the files of a merge under way that are not resolved; () when there is none."""
@@ -92,6 +89,21 @@ class Merges(Leaving):
             git.run("clean", "--quiet", "--force", "-d")
         outbox.run("update-ref", "-d", ref)
         return note
+
+    def _merge(self, checkout: Checkout, fresh: Base, message: str) -> tuple[str, ...]:
+        """Merge, and return what is in conflict."""
+        self._refuse_moved_modules(checkout, fresh)
+        ticket_id, outbox = checkout.ticket_id, self.outbox()
+        outbox.run("update-ref", _merging(ticket_id), fresh.sha)
+        words = f"Merge {fresh.name} into {branch_of(ticket_id)}\n\n{message}"
+        merge = ("merge", "--quiet", "--no-verify", "--no-stat", "--no-autostash", "-m", words, fresh.sha)
+        merged = checkout.git.ask(*merge)
+        conflicts = self.conflicts(ticket_id) if merged.status else ()
+        if merged.status and not conflicts:
+            self.undo_merge(ticket_id)
+            raise GitFailed(checkout.git.what, "merge", merged.stderr or f"status {merged.status}")
+        outbox.run("update-ref", "-d", _merging(ticket_id))
+        return conflicts
 
     def _refuse_moved_modules(self, checkout: Checkout, fresh: Base) -> None:
         """Refuse a base with other submodules than are checked out: a merge would leave those as they are."""

@@ -30,6 +30,8 @@ from runner.worktree.origin import checked, is_path, with_url
 from runner.worktree.trees import Checkout, base_ref
 
 LINK = "160000"
+_INDEX = ""
+"""In the place of a tree."""
 _SHOWN = 5
 _DEPTH = 5
 """Of submodules in submodules: one that contains itself has no end."""
@@ -52,15 +54,15 @@ class Modules(Bundles):
     """The submodules of a repository."""
 
     def fill(self, ticket_id: str, base_sha: str, *, update: bool) -> tuple[str, ...]:
-        """Check out the submodules that are missing in a worktree, and theirs, at the commits that it records.
+        """Check out the submodules that are missing in a worktree, and theirs, at the commits that its index has.
 
         Args:
             ticket_id: Whose worktree.
-            base_sha: The commit that says whether there are any.
+            base_sha: The commit that says whether it can be worked on.
             update: What is wanted where there are.
 
         Returns:
-            The paths of all that the base has; most repositories have none.
+            The paths of all that the worktree has and that are wanted; most repositories have none.
 
         Raises:
             WorktreeRefused: There are some and they are not wanted, or one of them cannot be had.
@@ -69,14 +71,11 @@ class Modules(Bundles):
         checkout = self.checkout(ticket_id)
         if (unfit := self.unfit(base_sha, update=update)) is not None:
             raise checkout.refused(f"cannot be worked on: {unfit}")
-        modules = _modules(self.outbox(), base_sha)
         try:
             with self._lock:
-                if modules:
-                    self._fill(checkout.git, checkout.path, self.shown, _DEPTH)
+                return self._fill(checkout.git, checkout.path, self.shown, _DEPTH) if update else ()
         except (GitFailed, RepositoryDenied, RepositoryMissing) as error:
             raise checkout.refused(f"has submodules that cannot be checked out: {error}") from error
-        return tuple(module.path for module in modules)
 
     def unfit(self, base_sha: str, *, update: bool) -> str | None:
         """Return why no ticket can be worked on at a commit, None where nothing is known that keeps one from it."""
@@ -121,10 +120,14 @@ class Modules(Bundles):
         Raises:
             WorktreeRefused: One does.
         """
+        repositories = {}
         for place in _checked_out(checkout.git, checkout.path):
-            git = self._in_module(place)
+            repositories[place] = git = self._in_module(place)
             if git.run("status", "--porcelain", "--ignore-submodules=none").stdout:
                 raise checkout.refused(f"holds uncommitted work in its submodule {place.name}")
+        for kept in _repositories(checkout.admin / "modules"):  # also of what is checked out, or in the index, no more
+            repositories[kept] = self._command(kept).with_environment(GIT_WORK_TREE=str(kept))
+        for place, git in repositories.items():
             if git.run("rev-list", "--max-count=1", "HEAD", "--all", "--not", "--remotes", "--tags").stdout:
                 raise checkout.refused(f"holds commits of its submodule {place.name} that are pushed nowhere")
 
@@ -137,20 +140,21 @@ class Modules(Bundles):
         base = self.outbox().sha(base_ref(checkout.ticket_id))
         return base or checkout.git.run("hash-object", "-t", "tree", os.devnull).text
 
-    def _fill(self, git: Command, path: Path, origin: str, depth: int) -> None:
-        modules = [module for module in _modules(git, "HEAD") if not os.path.lexists(path / module.path / ".git")]
+    def _fill(self, git: Command, path: Path, origin: str, depth: int) -> tuple[str, ...]:
+        known = _modules(git, _INDEX)
+        modules = [module for module in known if not os.path.lexists(path / module.path / ".git")]
         if modules and not depth:
             raise GitFailed(git.what, "submodule", f"submodules more than {_DEPTH} deep")
         settings = {"protocol.allow": "never", "protocol.file.allow": "always", "init.templateDir": ""}
         urls = {module.path: self._reached(module.url, origin) for module in modules}
         for url in urls.values():
             settings[f"url.file://{self._fetched(url)}.insteadOf"] = url
-        if not modules:
-            return
-        git.with_environment(**_configured(settings)).run("submodule", "update", "--init", "--quiet", "--", *urls)
+        if urls:
+            git.with_environment(**_configured(settings)).run("submodule", "update", "--init", "--quiet", "--", *urls)
         for inside, url in urls.items():
             if os.path.lexists(path / inside / ".git"):  # .gitmodules can say that one is not wanted
                 self._fill(self._in_module(path / inside), path / inside, url, depth - 1)
+        return tuple(module.path for module in known)
 
     def _in_module(self, path: Path) -> Command:
         return Command(str(path), path, self._timeout_s, self._identity, short_timeout_s=self._short_timeout_s)
@@ -218,8 +222,11 @@ def _modules(git: Command, tree: str) -> list[Module]:
     named = places(git, tree)
     if not named:
         return []
-    listing = git.run("ls-tree", "-r", "-z", "--full-tree", tree).paths
-    links = {path: about.split()[2] for about, _, path in (line.partition("\t") for line in listing) if _is_link(about)}
+    listing = ("ls-files", "--stage", "-z") if tree == _INDEX else ("ls-tree", "-r", "-z", "--full-tree", tree)
+    found = [
+        line.partition("\t") for line in git.run(*listing).paths
+    ]  # "160000 commit <sha>", or "160000 <sha> <stage>"
+    links = {path: about.removeprefix(LINK).split()[tree != _INDEX] for about, _, path in found if _is_link(about)}
     return [Module(path, links[path], url) for path, url in sorted(named.items()) if path in links]
 
 
@@ -230,6 +237,16 @@ def _checked_out(git: Command, path: Path) -> Iterator[Path]:
         if _is_link(about) and os.path.lexists(place / ".git") and not place.is_symlink():
             yield place
             yield from _checked_out(Command(git.what, place, git.timeout_s), place)
+
+
+def _repositories(directory: Path) -> Iterator[Path]:
+    """Yield what git keeps of submodules below `modules`, and of theirs; a name may be a path."""
+    for path in sorted(directory.iterdir()) if directory.is_dir() and not directory.is_symlink() else ():
+        if (path / "HEAD").exists():
+            yield path
+            yield from _repositories(path / "modules")
+        else:
+            yield from _repositories(path)
 
 
 def _is_link(about: str) -> bool:
