@@ -1,6 +1,7 @@
 """The command line: what is refused, in which words, with which exit code, and that nothing accepted is lost."""
 
 import os
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from runner.config import Config
-from tests.shell import TEXT, Shell
+from tests.shell import PROGRAM, TEXT, Shell
 
 OTHER_UID = 65_534
 KEY = "sk-ant-made-up"
@@ -64,6 +65,19 @@ def test_misused_words_are_answered_with_64(shell: Shell, words: list[str], said
     assert ended.code == 64
     assert said in ended.err
     assert not shell.state.exists()
+
+
+@pytest.mark.parametrize("words", [["status"], ["events"], ["events", "--json"], ["check", "--help"]])
+def test_a_reader_that_has_gone_ends_a_command_in_silence(shell: Shell, words: list[str]) -> None:
+    """What prints into a pipe that nobody reads any more ends as other programs do, by a signal and without a word."""
+    shell.know("a")
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing) as pipe:
+        ended = subprocess.run(
+            [PROGRAM, *words], cwd=shell.repository, stdout=pipe, stderr=subprocess.PIPE, check=False
+        )
+    assert (ended.returncode, ended.stderr) == (-signal.SIGPIPE, b"")
 
 
 def test_the_installed_program_is_this_one(shell: Shell) -> None:

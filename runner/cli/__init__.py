@@ -3,8 +3,12 @@
 Imports inside the commands, so that one that only reads needs neither the SDK nor git.
 """
 
+import signal
 import sys
 from io import TextIOWrapper
+from typing import NoReturn
+
+import typer
 
 from runner.cli import begin, look, steer, upkeep
 from runner.cli.common import app
@@ -21,15 +25,29 @@ def main() -> None:
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that is not UTF-8 still gets its table
     try:
-        app()
+        try:
+            app()
+        finally:
+            typer.echo(nl=False)  # and so flush, while a failure can still be told
     except SystemExit as left:
+        if isinstance(left.__context__, BrokenPipeError):  # typer and rich make an exit of it
+            _end_as_its_reader_did()
         sys.exit(Exit.USAGE if left.code == _MISUSED else left.code)
+    except BrokenPipeError:
+        _end_as_its_reader_did()
     except (RunnerError, ExceptionGroup, PermissionError) as error:
         foreseen = _foreseen(error)
         if foreseen is None:
             raise
         sys.stderr.write(f"ticket-runner: {foreseen}\n")
         sys.exit(foreseen.exit_code)
+
+
+def _end_as_its_reader_did() -> NoReturn:
+    """End as any program does in whose pipe nobody reads any more: in silence, by the signal that Python ignores."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    signal.raise_signal(signal.SIGPIPE)
+    raise AssertionError  # it is not blocked
 
 
 def _foreseen(error: Exception) -> RunnerError | None:
