@@ -54,7 +54,7 @@ def serve(
     """
     source = Folder(config.queue_directory)
     with parts_of(config, source, on_event=on_event, environ=environ) as parts:
-        return anyio.run(Supervisor(parts, source, _told(config), once=once).serve, backend="asyncio")
+        return anyio.run(Supervisor(parts, source, _told(config), once=once, is_last=True).serve, backend="asyncio")
 
 
 @contextmanager

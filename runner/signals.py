@@ -31,12 +31,18 @@ class Ladder:
     """The tickets that are worked on."""
     drain_s: float
     """Between the first step and the second, if nobody asks for it before."""
+    is_last: bool = False
+    """The process ends then, and heeds no signal any more: its exit code is to say how the daemon ended."""
 
     async def obey(self, *, task_status: TaskStatus[None]) -> None:
         """Wait for signals until cancelled; started once none can be missed."""
-        with anyio.open_signal_receiver(*_SIGNALS) as signals:
-            task_status.started()
-            await self._climb(signals)
+        try:
+            with anyio.open_signal_receiver(*_SIGNALS) as signals:
+                task_status.started()
+                await self._climb(signals)
+        finally:
+            for number in _SIGNALS if self.is_last else ():
+                signal.signal(number, signal.SIG_IGN)
 
     async def _climb(self, signals: AsyncIterator[signal.Signals]) -> None:
         steps = 0

@@ -50,6 +50,8 @@ class Supervisor:
     source: Source
     told: Told
     once: bool = False
+    is_last: bool = False
+    """The process ends with it; see `Ladder`."""
     ledger: Ledger | None = None
     epoch: int = 0
     stops: dict[str, Stop] = field(default_factory=dict)
@@ -79,7 +81,8 @@ class Supervisor:
         """Work until told to stop; with `once` until nothing is ready."""
         await self._begin()
         async with anyio.create_task_group() as around:
-            ladder = Ladder(self._drain, self._interrupt, lambda: [*self.stops], self.parts.config.clocks.drain_s)
+            drain_s, running = self.parts.config.clocks.drain_s, lambda: [*self.stops]
+            ladder = Ladder(self._drain, self._interrupt, running, drain_s, is_last=self.is_last)
             await around.start(ladder.obey)
             around.start_soon(self._watch)
             around.start_soon(self.upkeep.go_on)

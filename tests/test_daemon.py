@@ -53,6 +53,16 @@ def test_a_drain_lets_a_ticket_finish_and_starts_no_other(site: Site) -> None:
     assert site.show("later").runs == []
 
 
+def test_a_signal_that_comes_late_changes_no_exit_code(site: Site) -> None:
+    """One more TERM while the process of a daemon that has ended is taken down does not make a failure of it."""
+    daemon = site.start()
+    site.wait(site.home.socket.exists, "the socket")
+    terminate(daemon, 1)
+    until(lambda: site.home.holder() is None, "the end of the daemon")
+    daemon.signal(signal.SIGTERM)
+    assert daemon.ends() == 0
+
+
 def test_an_interrupted_ticket_goes_on_at_the_next_start(site: Site) -> None:
     """A second TERM and a drain that is over interrupt a run, a third TERM leaves at once, and its session goes on."""
     site.plays(*(bash(f"touch tool-{n}; sleep 100") for n in (1, 2, 3)), bash("rm tool-*; date > date"), say("Done."))
