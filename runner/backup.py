@@ -33,6 +33,7 @@ from runner.redact import Redactor
 from runner.store import Store, sessions, sqlite_url, tickets
 from runner.store.schema import HEAD
 from runner.worktree import Saved
+from tickets.files import told_of
 
 _LEVEL = 6
 _LINE_BYTES = 64 * 1024 * 1024
@@ -50,10 +51,11 @@ def backup(config: Config, file: Path, environ: Mapping[str, str] = os.environ) 
     if os.path.lexists(file):
         raise RunnerError(f"{file} is there already: choose another name")
     try:
-        with TemporaryDirectory(dir=file.absolute().parent, prefix=f".{file.name}.") as room:
+        directory = file.absolute().parent
+        with told_of(directory), TemporaryDirectory(dir=directory, prefix=f".{file.name}.") as room:
             yield from _made(config, Path(room), secrets_known(config, environ))
             Path(room, "archive").rename(file)
-            _survive_a_power_cut(file.absolute().parent)
+            _survive_a_power_cut(directory)
     except OSError as error:
         raise RunnerError(f"{error.filename or file}: {error.strerror}") from error
     yield f"wrote {file}, {file.stat().st_size / 1e6:.1f} MB"

@@ -34,6 +34,7 @@ from runner.events import Name, Value
 from runner.home import Home
 from runner.store import Rx, Store, Tx, audit, sqlite_path, sqlite_url, tickets
 from runner.worktree import Repository, Saved
+from tickets.files import told_of
 
 _NAME_CHARS = 200  # of a project's directory, beyond which Claude Code's name for it is not known
 _MADE_BY_CHECK = {"lock"}
@@ -66,7 +67,7 @@ def restore(config: Config, file: Path, to: Path | None = None) -> Iterator[str]
         _demand_fit(target, manifest, file)
         _demand_empty(target)
         target.home.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with target.home.lock():
+        with target.home.lock(), told_of(target.home.path):
             room = Path(mkdtemp(dir=target.home.path, prefix=".restore-"))
             try:
                 take_out(tar, file, room)
@@ -183,13 +184,14 @@ def _queue(target: _Target, room: Path) -> Iterator[str]:
 
 def _into(source: Path, place: Path) -> None:
     """Move what is whole to where nothing, or an empty directory, is."""
-    try:
-        source.rename(place)
-    except OSError:  # another file system
-        made = place.with_name(f".{place.name}.restored")
-        shutil.copytree(source, made, symlinks=True) if source.is_dir() else shutil.copyfile(source, made)
-        made.chmod(source.stat().st_mode)
-        made.rename(place)
+    with told_of(place.parent):
+        try:
+            source.rename(place)
+        except OSError:  # another file system
+            made = place.with_name(f".{place.name}.restored")
+            shutil.copytree(source, made, symlinks=True) if source.is_dir() else shutil.copyfile(source, made)
+            made.chmod(source.stat().st_mode)
+            made.rename(place)
     descriptor = os.open(place.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

@@ -186,6 +186,12 @@ def test_a_backup_is_private_whole_and_without_secrets(here: Place, tmp_path: Pa
     assert "no secret is known here" in said(backup(here.config, tmp_path / "b2", {}))
 
 
+def test_a_directory_that_is_not_there_is_named(here: Place, tmp_path: Path) -> None:
+    """What keeps a backup from being written is said of its directory, and not of a file that was never there."""
+    with pytest.raises(RunnerError, match=rf"^{tmp_path}/no/such: No such file or directory$"):
+        said(backup(here.config, tmp_path / "no/such/b", {}))
+
+
 def test_a_backup_goes_into_an_empty_directory_only(here: Place, tmp_path: Path) -> None:
     """Anything but empty directories in the way is left alone and refused; a queue of another place stays."""
     here.claim("t")

@@ -9,6 +9,8 @@ Knows files only.
 import ctypes
 import errno
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from secrets import token_hex
 
@@ -62,16 +64,32 @@ def write_new(path: Path, data: bytes) -> None:
     Raises:
         FileExistsError: There is one, and it stays.
     """
-    temporary = path.parent / f".{token_hex(8)}.tmp"
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    with told_of(path.parent):
+        temporary = path.parent / f".{token_hex(8)}.tmp"
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(descriptor)
+            move(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def told_of(directory: Path) -> Iterator[None]:
+    """Let errors of our own temporary files, whose names begin with a dot in `directory`, name it instead.
+
+    So do errors that name no file, such as that of a full disk.
+    """
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(descriptor)
-        move(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        yield
+    except OSError as error:
+        named = error.filename
+        if error.errno is None or (named is not None and not str(named).startswith(f"{directory}/.")):
+            raise
+        raise OSError(error.errno, error.strerror, str(directory)) from error
 
 
 def move(source: Path, target: Path) -> None:
