@@ -9,14 +9,12 @@ Knows no request and no bytes.
 
 import hashlib
 import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import ConfigDict, Discriminator, JsonValue, Tag, TypeAdapter, ValidationError
-
-if TYPE_CHECKING:
-    from pydantic_core import ErrorDetails
 
 _STRICT = ConfigDict(extra="forbid")
 
@@ -166,7 +164,9 @@ class Script:
         try:
             return _SCRIPT.validate_json(text)
         except ValidationError as error:
-            raise ValueError("\n".join(map(_problem, error.errors(include_url=False, include_input=False)))) from None
+            details = error.errors(include_url=False, include_input=False)
+            problems = [_problem(each["loc"], each["type"], each["msg"], each.get("ctx", {})) for each in details]
+            raise ValueError("\n".join(problems)) from None
 
 
 _SCRIPT = TypeAdapter(Script)
@@ -184,15 +184,15 @@ _WORDS = {
 """By what pydantic's word for a mistake begins with."""
 
 
-def _problem(detail: "ErrorDetails") -> str:
-    """Return what is wrong and where, as `scenes[0].turns[1].content: is required`."""
-    kind, parts = detail["type"], [part for part in detail["loc"] if not str(part).startswith("<")]
+def _problem(loc: Iterable[int | str], kind: str, message: str, context: Mapping[str, object]) -> str:
+    """Return what pydantic found and where, as `scenes[0].turns[1].content: is required`."""
+    parts = [part for part in loc if not str(part).startswith("<")]
     key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).removeprefix(".")
     if kind == "unexpected_keyword_argument":
         close = get_close_matches(str(parts[-1]), _KEYS, 1)
         said = f"unknown key, did you mean {close[0]}?" if close else "unknown key"
     elif kind == "value_error":
-        said = str(detail["ctx"]["error"])
+        said = str(context["error"])
     else:
-        said = _WORDS.get(kind.partition("_")[0], detail["msg"])
+        said = _WORDS.get(kind.partition("_")[0], message)
     return f"{key}: {said}" if key else said
