@@ -12,7 +12,7 @@ from anyio.to_thread import run_sync
 
 from runner import prompt
 from runner.events import Name, Value
-from runner.parts import Parts, log_claimed
+from runner.parts import Parts
 from runner.store import claims
 from runner.store.tickets import Row
 from runner.worktree import Tree
@@ -68,7 +68,7 @@ async def catch_up(parts: Parts, row: Row, tree: Tree, message: str) -> CaughtUp
     if merge.conflicts:
         files = list(merge.conflicts[:_FILES_LOGGED])
         facts: dict[str, Value] = {"base": merge.base.name, "base_sha": merge.base.sha, "files": files}
-        await parts.store.write(log_claimed, ticket.id, ticket.token, Name.BASE_CONFLICTED, facts)
+        await parts.store.write(claims.log_event, ticket.id, ticket.token, Name.BASE_CONFLICTED, facts)
         return CaughtUp(tree, conflict=Conflict(f"`{merge.base.name}`", merge.conflicts))
     if merge.base.sha != tree.base_sha:
         await parts.store.write(claims.move_base, ticket.id, ticket.token, base_sha=merge.base.sha, sha=merge.sha)

@@ -26,7 +26,7 @@ from runner.errors import ConfigError
 from runner.events import Name, Value, finished_conversation
 from runner.lines import CHECK, SETUP, FailedLine, Told, run_lines
 from runner.outcome import RULES, Next, Outcome, StoppedBy, follow, put_off, weather_delay_s
-from runner.parts import Parts, log_claimed, reap
+from runner.parts import Parts, reap
 from runner.run import Ran
 from runner.store import LostTicket, claims, log, questions, queue, runs, sessions
 from runner.store.tickets import Row
@@ -351,7 +351,7 @@ class _Claim:
         return await self._parts.store.write(fn, *args, **kwargs)
 
     async def _log(self, name: Name, **payload: Value) -> None:
-        await self._parts.store.write(log_claimed, self._id, self._token, name, payload)
+        await self._parts.store.write(claims.log_event, self._id, self._token, name, payload)
 
     async def now_us(self) -> int:
         """Return the time by the store's clock."""

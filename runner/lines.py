@@ -11,8 +11,9 @@ from runner import prompt
 from runner.children import CommandEnd, run_command
 from runner.events import Name, Value
 from runner.loops import same
-from runner.parts import Parts, log_claimed
+from runner.parts import Parts
 from runner.processes import Cookie
+from runner.store import claims
 from runner.worktree import Tree
 from tickets.ticket import Reason, Ticket
 
@@ -66,7 +67,7 @@ async def run_lines(
         LostTicket: The claim is not ours any more.
     """
     for command in commands:
-        await parts.store.write(log_claimed, ticket.id, ticket.token, told.started, {"command": command})
+        await parts.store.write(claims.log_event, ticket.id, ticket.token, told.started, {"command": command})
         end = await run_command(
             command,
             cwd=tree.path,
@@ -79,7 +80,9 @@ async def run_lines(
         facts: dict[str, Value] = {"command": command, "ending": _ending(end), "duration_s": round(end.duration_s, 3)}
         if not passed:
             facts["failure_sha"] = same(f"{command}\n{_ending(end)}\n{end.output}")
-        await parts.store.write(log_claimed, ticket.id, ticket.token, told.passed if passed else told.failed, facts)
+        await parts.store.write(
+            claims.log_event, ticket.id, ticket.token, told.passed if passed else told.failed, facts
+        )
         if not passed:
             return FailedLine(command, _ending(end), end.output)
     return None

@@ -14,9 +14,9 @@ from runner.agent import ApiRetried, Call, Message, RateLimited, Said, Started, 
 from runner.events import Name, Value
 from runner.loops import Calls
 from runner.outcome import StoppedBy
-from runner.parts import Parts, log_claimed, reap
+from runner.parts import Parts, reap
 from runner.session import Plan
-from runner.store import Tx, queue, runs, sessions
+from runner.store import Tx, claims, queue, runs, sessions
 from runner.store.tickets import Row
 
 _FIRST_CHARS = 300
@@ -114,7 +114,7 @@ class Listener:
 
     async def _log(self, name: Name, **payload: Value) -> None:
         ticket = self._row.ticket
-        await self._parts.store.write(log_claimed, ticket.id, ticket.token, name, payload, run=self._run)
+        await self._parts.store.write(claims.log_event, ticket.id, ticket.token, name, payload, run=self._run)
 
 
 def _confirm(tx: Tx, ticket: str, session: str, run: str) -> bool:

@@ -10,10 +10,10 @@ from pathlib import Path
 from runner import processes
 from runner.config import Config
 from runner.effects import Performer
-from runner.events import Name, Value
+from runner.events import Name
 from runner.home import Home
 from runner.redact import Redactor
-from runner.store import Store, Tx, claims
+from runner.store import Store, Tx
 from runner.worktree import Repository
 
 
@@ -63,15 +63,3 @@ async def reap(parts: Parts, ticket: str, *, run: str | None = None) -> None:
         await parts.store.write(
             Tx.log, ticket, Name.PROCESSES_REAPED, run=run, names=names, cli=reaped.cli_alive, killed=reaped.cli_killed
         )
-
-
-def log_claimed(
-    tx: Tx, ticket: str, token: int, name: Name, payload: Mapping[str, Value], *, run: str | None = None
-) -> None:
-    """Log an event of a claim.
-
-    Raises:
-        LostTicket: `token` is not the ticket's present claim.
-    """
-    claims.require(tx, ticket, token)
-    tx.log(ticket, name, payload, run=run)

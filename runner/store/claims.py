@@ -7,10 +7,12 @@ daemon lives.
 Does not know what a claim does.
 """
 
+from collections.abc import Mapping
+
 from sqlalchemy import ColumnElement, and_, func, or_, select, update
 
 from runner.admission import closed_by_pause
-from runner.events import Name, progressed
+from runner.events import Name, Value, progressed
 from runner.store import log, queue, schema, tickets
 from runner.store.connection import Rx, Tx
 from runner.store.errors import LostTicket
@@ -118,6 +120,18 @@ def require(rx: Rx, ticket_id: str, token: int) -> None:
     """
     if not is_claimed(rx, ticket_id, token):
         raise LostTicket(ticket_id, token)
+
+
+def log_event(
+    tx: Tx, ticket_id: str, token: int, name: Name, payload: Mapping[str, Value], *, run: str | None = None
+) -> None:
+    """Log an event of a claim.
+
+    Raises:
+        LostTicket: `token` is not the ticket's present claim.
+    """
+    require(tx, ticket_id, token)
+    tx.log(ticket_id, name, payload, run=run)
 
 
 def set_tree(tx: Tx, ticket_id: str, token: int, *, home: str, branch: str, base_sha: str) -> None:
