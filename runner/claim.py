@@ -9,21 +9,18 @@ the source or who else runs.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import ParamSpec, TypeVar
-
-from anyio.to_thread import run_sync
+from dataclasses import dataclass
+from typing import TypeVar
 
 from runner import accounts, briefing, caps, run, tools
-from runner.accounts import account
 from runner.agent import Interrupted, Stop
+from runner.branch import Branch
 from runner.budget import Cap, Scarce, allowance, remedy, told
-from runner.catchup import CaughtUp, Conflict, base_of, catch_up, conflict_left
+from runner.catchup import CaughtUp, Conflict
 from runner.circles import circling
 from runner.effects import Ledger
 from runner.errors import ConfigError
-from runner.events import Name, Value, finished_conversation
+from runner.events import Name, finished_conversation
 from runner.lines import CHECK, SETUP, FailedLine, Told, run_lines
 from runner.outcome import RULES, Next, Outcome, StoppedBy, follow, put_off, weather_delay_s
 from runner.parts import Parts, reap
@@ -33,7 +30,6 @@ from runner.store.tickets import Row
 from runner.worktree import (
     BaseMissing,
     CommitRefused,
-    Facts,
     GitFailed,
     PushRefused,
     RepositoryDenied,
@@ -49,7 +45,6 @@ _NOTE_CHARS = 2_000
 _MERGES = 3
 """Of a base that moves on and on, in one claim; then the work is delivered as it was checked last."""
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -110,20 +105,20 @@ class _Claim:
         self._config, self._spec = parts.config, row.spec
         self._id, self._token = row.ticket.id, row.ticket.token
         self._verify = tuple(row.spec.verify if row.spec.verify is not None else parts.config.verify)
-        self._merges, self._trailer = parts.config.git.on_base_moved == "merge", f"Ticket: {row.ticket.id}"
+        self._branch = Branch(parts, row, stop)
         self.halt: Halt | None = None
 
     async def go(self) -> Fact:
         """Take the ticket as far as it goes."""
         await reap(self._parts, self._id)
-        await account(self._parts, self._id)
+        await accounts.account(self._parts, self._id)
         if self._row.ticket.stop is not None:
             return Stopped(self._token)
         if (waits := await self._waits_for_a_person()) is not None:
             return waits
         if not await self._finished() and (short := await self._write(caps.shortage, self._config)) is not None:
             return await self._scarce(short)
-        tree = await self._worktree()
+        tree = await self._branch.prepare()
         return await self._set_up(tree) or await self._converse_until_checked(tree)
 
     async def _converse_until_checked(self, tree: Tree) -> Fact:
@@ -140,7 +135,7 @@ class _Claim:
                     return ended
             finished, failed = True, await self._failed(tree)
             if failed is None:
-                caught_up = await self._catch_up(tree) if merges < _MERGES else CaughtUp(tree)
+                caught_up = await self._branch.catch_up(tree) if merges < _MERGES else CaughtUp(tree)
                 tree, failed = caught_up.tree, caught_up.conflict
                 if caught_up.is_new:
                     merges += 1
@@ -162,21 +157,9 @@ class _Claim:
 
     async def _failed(self, tree: Tree) -> FailedLine | Conflict | None:
         """Return what keeps the work from delivery."""
-        with self._stop.interrupts():
-            conflict = await conflict_left(self._parts, self._row) if self._merges else None
-        if conflict is not None:
+        if (conflict := await self._branch.conflict()) is not None:
             return conflict
         return await self._lines(CHECK, self._verify, tree, limit_s=self._config.limits.verify_s)
-
-    async def _catch_up(self, tree: Tree) -> CaughtUp:
-        """Merge the base into work that there is, where the configuration asks for it."""
-        if not self._merges:
-            return CaughtUp(tree)
-        await self._commit(tree)
-        if not (await self._facts(tree)).changed:
-            return CaughtUp(tree)
-        with self._stop.interrupts():
-            return await catch_up(self._parts, self._row, tree, self._trailer)
 
     async def _finished(self) -> bool:
         return finished_conversation(await self._write(log.round_names, self._id))
@@ -198,38 +181,13 @@ class _Claim:
             return PutBack(self._token, Cause.WEATHER, until_us, "its effects are under way")
         return None
 
-    async def _worktree(self) -> Tree:
-        repository = self._parts.repository
-        await self._in_thread(repository.unlock, self._id)
-        base = base_of(self._parts, self._row)
-        tree = await self._in_thread(partial(repository.ensure, self._id, base, base_sha=self._row.base_sha))
-        if undone := await self._in_thread(repository.undo_merge, self._id):
-            tree = replace(tree, note="; ".join(filter(None, [tree.note, undone])))
-        if self._row.base_sha is None:
-            await self._write(
-                claims.set_tree,
-                self._id,
-                self._token,
-                home=self._parts.home.name,
-                branch=tree.branch,
-                base_sha=tree.base_sha,
-            )
-        name = Name.WORKTREE_MADE if tree.made else Name.WORKTREE_REUSED
-        await self._log(name, branch=tree.branch, base_sha=tree.base_sha, note=tree.note)
-        if not await self._write(log.is_filled, self._id):
-            update = self._config.git.submodules == "update"
-            filled = await self._in_thread(partial(repository.fill, self._id, tree.base_sha, update=update))
-            if filled:
-                await self._log(Name.WORKTREE_FILLED, what=[*filled])
-        return tree
-
     async def _set_up(self, tree: Tree) -> Fact | None:
         """Run the set-up commands in a worktree where they have not all passed yet."""
         if not self._config.setup or await self._write(log.is_set_up, self._id):
             return None
         failed = await self._lines(SETUP, self._config.setup, tree, limit_s=self._config.limits.setup_s)
         if failed is None:
-            await self._log(Name.SETUP_ENDED)
+            await self._write(claims.log_event, self._id, self._token, Name.SETUP_ENDED, {})
             return None
         return follow(
             Outcome.FAILED,
@@ -245,7 +203,7 @@ class _Claim:
             brief = await briefing.brief(self._parts, self._ledger, self._row, tree, verify=self._verify, failed=failed)
         ran = await run.converse(self._parts, self._row, tree, brief, self._stop)
         if isinstance(ran, Scarce):
-            return await self._scarce(ran, await self._keep(tree))
+            return await self._scarce(ran, await self._branch.keep(tree))
         if ran.outcome is Outcome.FINISHED:
             return None
         return await self._ended(ran, tree)
@@ -279,7 +237,7 @@ class _Claim:
 
     async def _why(self, ran: Ran, tree: Tree) -> str:
         if ran.outcome is Outcome.LOOPED:
-            return self.note(f"{ran.ending.detail}; {await self._keep(tree)}")
+            return self.note(f"{ran.ending.detail}; {await self._branch.keep(tree)}")
         parts = [str(ran.outcome), ran.ending.detail]
         if ran.ending.result is not None and ran.ending.result.api_error_status is not None:
             parts.insert(1, f"HTTP {ran.ending.result.api_error_status}")
@@ -287,7 +245,7 @@ class _Claim:
 
     async def _met(self, cap: Cap, tree: Tree) -> Fact:
         """Keep the work of a run that reached a cap, and say what that means for the ticket."""
-        where = await self._keep(tree)
+        where = await self._branch.keep(tree)
         uses = {use.cap: use for use in await self._write(caps.uses, self._id, self._config)}
         if cap.is_of_ticket:
             return await self._scarce(Scarce(uses[cap]), where)
@@ -303,55 +261,22 @@ class _Claim:
         until_us = accounts.until_us(scarce, await self.now_us(), self._config)
         return PutBack(self._token, Cause.ALLOWANCE, until_us, self.note(note))
 
-    async def _keep(self, tree: Tree) -> str:
-        """Commit the work so far, where git can, and say where it is."""
-        try:
-            await self._commit(tree)
-            facts = await self._facts(tree)
-        except (CommitRefused, WorktreeRefused, GitFailed) as error:
-            return f"the work so far is in {tree.path}, not all of it committed: {error}"
-        if not facts.commits and not facts.uncommitted:
-            return "nothing was changed so far"
-        return f"the work so far is committed on {tree.branch} in {tree.path}"
-
     async def _deliver(self, tree: Tree) -> Fact:
         """Commit, push, and see the commit at the origin; done only then."""
-        await self._commit(tree)
-        facts = await self._facts(tree)
-        if not facts.changed:
+        await self._branch.commit(tree)
+        if not (await self._branch.facts(tree)).changed:
             if self._spec.expects is Expects.NOTHING:
                 return Finished(self._token)
             return self.held(Reason.NO_CHANGE, "the agent finished and nothing differs from the base")
-        pushed = await self._in_thread(self._parts.repository.push, self._id)
-        if not await self._in_thread(self._parts.repository.delivered, self._id, pushed.sha):
-            return self.held(Reason.DELIVERY, f"the repository does not have {pushed.sha} on {pushed.branch}")
-        await self._log(Name.BRANCH_PUSHED, sha=pushed.sha, branch=pushed.branch)
-        return Finished(self._token)
-
-    async def _commit(self, tree: Tree) -> None:
-        subject = self._spec.title or f"Work on {self._id}"
-        message = f"{subject}\n\n{self._trailer}"
-        sha = await self._in_thread(self._parts.repository.commit_all, self._id, message)
-        if sha is not None:
-            await self._log(Name.BRANCH_COMMITTED, sha=sha, branch=tree.branch)
-
-    async def _facts(self, tree: Tree) -> Facts:
-        return await self._in_thread(self._parts.repository.facts, self._id, tree.base_sha)
+        missing = await self._branch.push()
+        return Finished(self._token) if missing is None else self.held(Reason.DELIVERY, missing)
 
     async def _lines(self, told: Told, commands: Sequence[str], tree: Tree, *, limit_s: float) -> FailedLine | None:
         with self._stop.interrupts():
             return await run_lines(self._parts, self._row.ticket, tree, told, commands, limit_s=limit_s)
 
-    async def _in_thread(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Do what blocks (git) in a thread, unless the claim was asked to stop."""
-        with self._stop.interrupts():
-            return await run_sync(partial(call, *args, **kwargs))
-
     async def _write(self, fn: Callable[..., T], *args: object, **kwargs: object) -> T:
         return await self._parts.store.write(fn, *args, **kwargs)
-
-    async def _log(self, name: Name, **payload: Value) -> None:
-        await self._parts.store.write(claims.log_event, self._id, self._token, name, payload)
 
     async def now_us(self) -> int:
         """Return the time by the store's clock."""
