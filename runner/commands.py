@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from runner.errors import RunnerError, UsageError
-from runner.store import Tx, effects, questions, queue, runs, tickets
+from runner.store import Tx, decisions, effects, questions, queue, runs, tickets
 from runner.store.effects import EffectState
 from runner.why import next_step
 from tickets.moves import SETTLED_ELSEWHERE
@@ -119,7 +119,7 @@ def perform(tx: Tx, command: Command) -> Reply:
         answered = questions.answer(tx, command.ticket, command.text, by=command.by)
         return Reply(f"{answered.id} has its answer and is {answered.state}")
     if command.verb is Verb.APPROVE:
-        approved = effects.approve(tx, command.key, by=command.by)
+        approved = decisions.approve(tx, command.key, by=command.by)
         return Reply(f"{approved.key} is approved", ticket=approved.ticket)
     if command.verb is Verb.SETTLE:
         return _settle(tx, command)
@@ -158,7 +158,7 @@ def _settle(tx: Tx, command: Command) -> Reply:
     state = _DECISIONS.get(command.decision)
     if state is None:
         raise UsageError(f"settle {command.key}: say --done TEXT, --retry or --abandon")
-    row = effects.decide(tx, command.key, state, command.text or None, by=command.by)
+    row = decisions.settle(tx, command.key, state, command.text or None, by=command.by)
     ticket = tickets.get(tx, row.ticket).ticket
     return Reply(f"{row.key} is {row.state}; ticket {ticket.id} is {ticket.state}", ticket=ticket.id)
 

@@ -30,6 +30,7 @@ from runner.store import (
     StoreUnavailable,
     Tx,
     claims,
+    decisions,
     effects,
     questions,
     queue,
@@ -210,9 +211,9 @@ class _Daemon:
             if effect.is_unknown:
                 seen = effect.key in self.arena.told("sent")
                 decision = EffectState.DONE if seen else EffectState.WANTED
-                effects.decide(tx, effect.key, decision, "seen" if seen else None, by="operator")
+                decisions.settle(tx, effect.key, decision, "seen" if seen else None, by="operator")
             elif effect.waits_for_approval:
-                effects.approve(tx, effect.key, by="operator")
+                decisions.approve(tx, effect.key, by="operator")
 
     async def _occupy(self, row: Row) -> None:
         """Work on a claimed ticket and report; a claim that is lost tries to report all the same."""

@@ -39,17 +39,8 @@ from runner.store import (
     sessions,
     tickets,
 )
-from runner.store.effects import (
-    MAX_TRIES,
-    OPEN,
-    EffectRow,
-    EffectState,
-    NotOpen,
-    NotPerformed,
-    TooManyEffects,
-    Verdict,
-    Wish,
-)
+from runner.store.decisions import NotOpen, NotPerformed
+from runner.store.effects import MAX_TRIES, OPEN, EffectRow, EffectState, TooManyEffects, Verdict, Wish
 from runner.store.questions import NoQuestion
 from tests.lives import facts
 from tests.stores import SECOND, Clock

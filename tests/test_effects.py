@@ -19,8 +19,9 @@ from runner.effects import Done, Outcome, Performer
 from runner.events import Name
 from runner.processes import ProcessesRemain
 from runner.redact import Redactor
-from runner.store import LostTicket, effects, tickets
-from runner.store.effects import MAX_TRIES, EffectRow, EffectState, NotOpen, TooManyEffects, Verdict
+from runner.store import LostTicket, decisions, effects, tickets
+from runner.store.decisions import NotOpen
+from runner.store.effects import MAX_TRIES, EffectRow, EffectState, TooManyEffects, Verdict
 from runner.tools import tell, tools_of
 from tests.bench import until
 from tests.documents import table
@@ -89,7 +90,7 @@ async def test_a_killed_effect_that_cannot_be_looked_up_is_never_repeated(
         await world.restart()
         assert world.get(row.key).is_unknown
         assert world.sent == [row.key] * sent
-    world.place.store.transact(effects.decide, row.key, EffectState.WANTED, None, by="me")
+    world.place.store.transact(decisions.settle, row.key, EffectState.WANTED, None, by="me")
     await world.restart()
     assert (world.get(row.key).state, world.get(row.key).attempts) == (EffectState.DONE, 2)
     assert world.sent == [row.key] * (sent + 1)
@@ -117,12 +118,12 @@ async def test_a_person_lets_a_ticket_go_on(tmp_path: Path, decision: EffectStat
     world.killed_daemon(str(Name.EFFECT_CLAIMED))
     await world.restart()
     assert state(world) is State.HELD
-    world.place.store.transact(effects.decide, row.key, decision, "by hand", by="me")
+    world.place.store.transact(decisions.settle, row.key, decision, "by hand", by="me")
     assert (state(world), world.get(row.key).state) == (State.READY, decision)
     await world.restart()
     assert world.sent == []
     with pytest.raises(NotOpen):
-        world.place.store.transact(effects.decide, row.key, EffectState.WANTED, None, by="me")
+        world.place.store.transact(decisions.settle, row.key, EffectState.WANTED, None, by="me")
 
 
 def slow_world(tmp_path: Path) -> World:
@@ -215,7 +216,7 @@ async def test_an_effect_waits_for_approval(tmp_path: Path) -> None:
         assert (verdict, row.waits_for_approval) == (Verdict.NEW, True)
     await world.restart()
     assert world.sent == []
-    world.place.store.transact(effects.approve, row.key, by="me")
+    world.place.store.transact(decisions.approve, row.key, by="me")
     await world.restart()
     await world.restart()
     assert (world.get(row.key).state, world.sent) == (EffectState.DONE, [row.key])
@@ -311,7 +312,7 @@ async def test_the_approval_of_a_try_is_none_of_the_next(tmp_path: Path) -> None
     world.text = world.text.replace("\necho deployed", "\nexit 69")
     async with world.daemon() as ledger:
         row, _ = await ledger.request(world.wish("deploy", approval=True), token=1)
-        world.place.store.transact(effects.approve, row.key, by="me")
+        world.place.store.transact(decisions.approve, row.key, by="me")
         await ledger.settled(row.key)
         assert world.get(row.key).state is EffectState.FAILED
         row, verdict = await ledger.request(world.wish("deploy", approval=True), token=1)
@@ -450,7 +451,7 @@ async def test_an_effect_that_nobody_can_perform_any_more_is_a_person_s(
         (left,) = await ledger.settle_ticket(TICKET)
     assert (left.is_unknown, left.outcome) == (True, f"{why} deploy is configured any more")
     hold(world)
-    world.place.store.transact(effects.decide, row.key, EffectState.ABANDONED, None, by="me")
+    world.place.store.transact(decisions.settle, row.key, EffectState.ABANDONED, None, by="me")
     assert state(world) is State.READY
 
 

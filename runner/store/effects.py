@@ -4,7 +4,7 @@ The claim is written before anything is sent and the outcome after it, so a row 
 claimed and has no outcome says: this may have happened. Every change after the claim is
 a compare-and-set on it.
 
-Does not know what an effect does or how it is looked up.
+Does not know what an effect does or how it is looked up, nor what people say of it.
 """
 
 import hashlib
@@ -138,27 +138,6 @@ class UnknownEffect(RunnerError):
         return f"there is no effect {self.key!r}: `ticket-runner effects` lists them"
 
 
-class NotOpen(RunnerError):
-    """An effect is not in a state in which a person can decide about it."""
-
-    def __init__(self, key: str, state: EffectState, wanted: str) -> None:
-        super().__init__(key, state, wanted)
-        self.key, self.state, self.wanted = key, state, wanted
-
-    def __str__(self) -> str:
-        return f"effect {self.key} is {self.state}, not {self.wanted}: nothing was changed"
-
-
-class NotPerformed(NotOpen):
-    """An effect that waits for approval has no outcome that a person could have seen."""
-
-    def __str__(self) -> str:
-        return (
-            f"effect {self.key} waits for approval and was never performed:"
-            f" `approve {self.key}`, or `settle {self.key} --abandon`; nothing was changed"
-        )
-
-
 def content_hash(kind: str, payload: Mapping[str, Value]) -> str:
     """Return what two effects of one kind with one content share."""
     return hashlib.sha256(f"{kind}\0{to_json(dict(sorted(payload.items())))}".encode()).hexdigest()
@@ -236,8 +215,17 @@ def settle(tx: Tx, row: EffectRow, state: EffectState, outcome: str) -> bool:
         return False
     name = Name.EFFECT_DONE if state is EffectState.DONE else Name.EFFECT_FAILED
     tx.log(row.ticket, name, run=row.run, key=row.key)
-    _let_go(tx, row.ticket)
+    let_go(tx, row.ticket)
     return True
+
+
+def let_go(tx: Tx, ticket: str) -> None:
+    """Make a ticket ready that was held for its effects, when nothing is open any more."""
+    held = tickets.get(tx, ticket).ticket
+    if held.state is not State.HELD or held.reason not in {Reason.EFFECT, Reason.APPROVAL}:
+        return
+    if not open_effects(tx, ticket):
+        tickets.apply(tx, ticket, Settled())
 
 
 def leave_unknown(tx: Tx, row: EffectRow, why: str) -> bool:
@@ -248,43 +236,6 @@ def leave_unknown(tx: Tx, row: EffectRow, why: str) -> bool:
         return False
     tx.log(row.ticket, Name.EFFECT_UNKNOWN, run=row.run, key=row.key)
     return True
-
-
-def approve(tx: Tx, key: str, *, by: str) -> EffectRow:
-    """Let a wanted effect be performed.
-
-    Raises:
-        UnknownEffect: There is no such effect.
-        NotOpen: It does not wait for approval.
-    """
-    row = get(tx, key)
-    if not row.waits_for_approval:
-        raise NotOpen(key, row.state, "waiting for approval")
-    tx.connection.execute(update(schema.effect).where(_f.key == key).values(approved_by=by, changed_at_us=tx.now_us))
-    tx.log(row.ticket, Name.EFFECT_APPROVED, key=key, by=by)
-    return get(tx, key)
-
-
-def decide(tx: Tx, key: str, state: EffectState, outcome: str | None, *, by: str) -> EffectRow:
-    """Save what a person says of an effect: done, abandoned, or wanted once more.
-
-    Raises:
-        UnknownEffect: There is no such effect.
-        NotPerformed: It waits for approval, and nothing but abandoning it can be said of it.
-        NotOpen: Its outcome is known, or it is being performed right now.
-    """
-    row = get(tx, key)
-    if row.waits_for_approval and state is not EffectState.ABANDONED:
-        raise NotPerformed(key, row.state, "performed")
-    undecided = row.is_unknown or (state is not EffectState.WANTED and row.state is EffectState.WANTED)
-    if not undecided:
-        raise NotOpen(key, row.state, "of unknown outcome")
-    values = {"state": state, "outcome": outcome, "changed_at_us": tx.now_us}
-    tx.connection.execute(update(schema.effect).where(_f.key == key).values(values))
-    name = {EffectState.DONE: Name.EFFECT_DONE, EffectState.ABANDONED: Name.EFFECT_ABANDONED}
-    tx.log(row.ticket, name.get(state, Name.EFFECT_WANTED), key=key, by=by)
-    _let_go(tx, row.ticket)
-    return get(tx, key)
 
 
 def get(rx: Rx, key: str) -> EffectRow:
@@ -359,15 +310,6 @@ def _claim(tx: Tx, key: str, condition: ColumnElement[bool], *, epoch: int) -> E
 def _as_claimed(row: EffectRow) -> ColumnElement[bool]:
     """The very claim that `row` shows: nobody has settled it or claimed it again."""
     return and_(_f.state == EffectState.CLAIMED, _f.attempts == row.attempts)
-
-
-def _let_go(tx: Tx, ticket: str) -> None:
-    """Make a ticket ready that was held for its effects, when nothing is open any more."""
-    held = tickets.get(tx, ticket).ticket
-    if held.state is not State.HELD or held.reason not in {Reason.EFFECT, Reason.APPROVAL}:
-        return
-    if not open_effects(tx, ticket):
-        tickets.apply(tx, ticket, Settled())
 
 
 def _find(rx: Rx, condition: ColumnElement[bool]) -> tuple[EffectRow, str] | None:
