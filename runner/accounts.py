@@ -14,13 +14,13 @@ from runner.budget import Cap, Cost, Scarce, Use, is_near, run_cost, told
 from runner.caps import shortage, uses
 from runner.config import Config
 from runner.days import day_start_us, next_day_us
-from runner.effects import effect_key
+from runner.effects import wish_of
 from runner.events import Name, Value
 from runner.outcome import Ending, Outcome
 from runner.parts import Parts
 from runner.session import Transcript
 from runner.store import Tx, claims, effects, log, runs, tickets
-from runner.store.effects import NOTIFY, Wish
+from runner.store.effects import NOTIFY
 from runner.store.runs import RunRow
 from tickets.ticket import NEVER_US, Cause, Released
 
@@ -90,11 +90,9 @@ def warn_of(tx: Tx, use: Use, run: RunRow, config: Config) -> None:
 def _notify(tx: Tx, use: Use, run: RunRow) -> None:
     """Want a person to be told, once per run and cap."""
     row = tickets.get(tx, run.ticket)
-    ticket, operation = row.ticket, f"{NOTIFY}.{run.number}.{use.cap}"
-    state = str(ticket.state)
-    payload: dict[str, Value] = {"ticket": ticket.id, "state": state, "reason": "warned", "text": told(use)}
-    key = effect_key(row.source, ticket.id, ticket.round, operation)
-    effects.want(tx, Wish(key, ticket.id, ticket.round, operation, NOTIFY, payload), limit=None)
+    ticket = row.ticket
+    payload = {"ticket": ticket.id, "state": str(ticket.state), "reason": "warned", "text": told(use)}
+    effects.want(tx, wish_of(row, f"{NOTIFY}.{run.number}.{use.cap}", NOTIFY, payload), limit=None)
 
 
 def bill_of(

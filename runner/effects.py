@@ -19,8 +19,10 @@ import anyio
 from anyio.abc import TaskGroup
 
 from runner import log
+from runner.events import Value
 from runner.store import Store, StoreUnavailable, Tx, claims, effects
 from runner.store.effects import EffectRow, EffectState, Verdict, Wish
+from runner.store.tickets import Row
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -96,6 +98,21 @@ class _Left(Exception):
 def effect_key(source: str, ticket: str, round_: int, operation: str) -> str:
     """Return the idempotency key of an operation: stable over runs and sessions."""
     return "/".join(quote(part, safe="") for part in (source, ticket, str(round_), operation))
+
+
+def wish_of(
+    row: Row,
+    operation: str,
+    kind: str,
+    payload: Mapping[str, Value],
+    *,
+    needs_approval: bool = False,
+    run: str | None = None,
+) -> Wish:
+    """Return the wish for an operation of a ticket's round."""
+    ticket = row.ticket
+    key = effect_key(row.source, ticket.id, ticket.round, operation)
+    return Wish(key, ticket.id, ticket.round, operation, kind, payload, needs_approval, run)
 
 
 class Ledger:

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from runner.claim import Report
-from runner.effects import effect_key
+from runner.effects import wish_of
 from runner.events import Value
 from runner.outcome import WAITS, Waits
 from runner.store import Tx, effects, log, questions, queue, sessions, tickets
-from runner.store.effects import NOTIFY, REPORT, Wish
+from runner.store.effects import NOTIFY, REPORT
 from runner.why import next_step
 from tickets.ticket import Answered, Fact, Finished, Held, Reason, Retried, State, Stop, Stopped, Ticket
 
@@ -63,10 +63,7 @@ def save(tx: Tx, ticket_id: str, reported: Callable[[int], Report], told: Told, 
 
 def _want(tx: Tx, row: tickets.Row, kind: str, payload: dict[str, Value]) -> None:
     """Want one effect of ours per claim; a claim ends once, so its token is in the key and no agent can use it."""
-    ticket = row.ticket
-    operation = f"{kind}.{ticket.token}"
-    key = effect_key(row.source, ticket.id, ticket.round, operation)
-    effects.want(tx, Wish(key, ticket.id, ticket.round, operation, kind, payload), limit=None)
+    effects.want(tx, wish_of(row, f"{kind}.{row.ticket.token}", kind, payload), limit=None)
 
 
 def _account(tx: Tx, row: tickets.Row, after: Ticket, fact: Fact) -> str:

@@ -13,11 +13,11 @@ from functools import partial
 
 from runner.agent import Answer, Tool
 from runner.config import Config, Effect
-from runner.effects import Ledger, effect_key
+from runner.effects import Ledger, wish_of
 from runner.events import Value
 from runner.redact import Redactor
 from runner.store import Store, questions
-from runner.store.effects import EffectRow, EffectState, TooManyEffects, Verdict, Wish
+from runner.store.effects import EffectRow, EffectState, TooManyEffects, Verdict
 from runner.store.questions import Question
 from runner.store.tickets import Row
 from runner.why import clock
@@ -118,20 +118,10 @@ class _Desk:
     async def _request(
         self, kind: str, operation: str, payload: Mapping[str, Value], *, needs_approval: bool = False
     ) -> Answer:
-        ticket = self._row.ticket
         named = kind if operation == kind else f"{kind}.{operation}"
-        wish = Wish(
-            key=effect_key(self._row.source, ticket.id, ticket.round, named),
-            ticket=ticket.id,
-            round=ticket.round,
-            operation=named,
-            kind=kind,
-            payload=payload,
-            needs_approval=needs_approval,
-            run=self._run,
-        )
+        wish = wish_of(self._row, named, kind, payload, needs_approval=needs_approval, run=self._run)
         try:
-            row, verdict = await self._ledger.request(wish, token=ticket.token)
+            row, verdict = await self._ledger.request(wish, token=self._row.ticket.token)
         except TooManyEffects as error:
             return Answer(str(error), is_error=True)
         return tell(row, verdict)
