@@ -9,6 +9,7 @@ by default. All of it is so before the first test is imported, and processes inh
 import atexit
 import errno
 import os
+import re
 import shutil
 import signal
 import sys
@@ -50,6 +51,7 @@ def _poison(home: Path) -> None:
         "XDG_RUNTIME_DIR": str(home / "run"),
         "XDG_STATE_HOME": str(home / "state"),
         "CLAUDE_CONFIG_DIR": str(home / "claude"),
+        "CLAUDE_CODE_TMPDIR": str(home),
         "ANTHROPIC_BASE_URL": "http://127.0.0.1:9",
         "GIT_CONFIG_GLOBAL": os.devnull,
         "GIT_CONFIG_SYSTEM": os.devnull,
@@ -151,6 +153,18 @@ def _no_process_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
     for pid in left:
         os.kill(pid, signal.SIGKILL)
     assert not left, f"processes outlived their tests: {left}"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _nothing_is_left_in_a_shared_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Fail at the end if Claude Code has put files of these tests where it puts them without CLAUDE_CODE_TMPDIR.
+
+    It names them after its working directory.
+    """
+    yield
+    mine = re.sub(r"[^A-Za-z0-9]", "-", f"{tmp_path_factory.getbasetemp()}/")
+    left = [path.name for path in Path(f"/tmp/claude-{os.getuid()}").glob(f"{mine}*")]  # noqa: S108  its own choice
+    assert not left, f"Claude Code ran without CLAUDE_CODE_TMPDIR: {left}"
 
 
 def _processes_of(place: bytes) -> dict[int, str]:

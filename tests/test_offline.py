@@ -393,7 +393,6 @@ def options(server: ScriptedServer, tmp_path: Path, **more: str) -> ClaudeAgentO
         "ANTHROPIC_BASE_URL": server.url,
         "ANTHROPIC_API_KEY": "offline",
         "CLAUDE_CONFIG_DIR": str(tmp_path / "claude"),
-        "CLAUDE_CODE_TMPDIR": str(tmp_path),
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
     }
     return ClaudeAgentOptions(

@@ -258,6 +258,7 @@ class Cli:
             "PATH": os.environ["PATH"],
             "HOME": str(self.root),
             "CLAUDE_CONFIG_DIR": str(self.home(name)),
+            "CLAUDE_CODE_TMPDIR": os.environ["CLAUDE_CODE_TMPDIR"],
             "ANTHROPIC_BASE_URL": self.server.url,
             "ANTHROPIC_API_KEY": "none",
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
