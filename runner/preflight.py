@@ -5,10 +5,9 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 from runner import daemon, machine
-from runner.config import Config, credential
+from runner.config import Config, credential, unknown_tools
 from runner.errors import RunnerError
 from runner.home import Home, Locked
 from runner.performers import secrets_of
@@ -18,13 +17,6 @@ from tickets.front_matter import NotATicket
 
 _VERSION_S = 30.0
 _STATE_DIRECTORY = "state directory"
-_TOOLS = (
-    *("Bash", "CronCreate", "CronDelete", "CronList", "Edit", "EnterWorktree", "ExitWorktree", "Glob", "Grep"),
-    *("ListAgents", "Monitor", "NotebookEdit", "Read", "ReportFindings", "ScheduleWakeup", "SendMessage", "Skill"),
-    *("Task", "TaskCreate", "TaskGet", "TaskList", "TaskStop", "TaskUpdate", "ToolSearch", "WebFetch", "WebSearch"),
-    *("Workflow", "Write"),
-)
-"""What Claude Code 2.1.332 says at its start that it has, of all names that it was asked for."""
 _IN_THE_STATE_DIRECTORY = frozenset({"database", "repository"})  # they are looked at with its lock held
 
 
@@ -110,17 +102,12 @@ def _tools(config: Config) -> str:
     asked = {"agent.tools": config.agent.tools}
     for ticket in folder.names(config.queue_directory):
         with suppress(NotATicket):
-            asked[f"{ticket}.md"] = folder.look_at(config.queue_directory, ticket).tools or ()
-    unknown = [(where, tool) for where, tools in asked.items() for tool in tools if tool not in _TOOLS]
+            if tools := folder.look_at(config.queue_directory, ticket).tools:
+                asked[folder.where(config.queue_directory, ticket, "tools")] = tools
+    unknown = [f"{where} has {tool}" for where, tools in asked.items() for tool in unknown_tools(tools)]
     if unknown:
-        told = "; ".join(f"{where} has {tool}{_meant(tool)}" for where, tool in unknown)
-        raise _Doubt(f"no tool of Claude Code's has this name, and none is given for it: {told}")
+        raise _Doubt(f"no tool of Claude Code's has this name, and none is given for it: {'; '.join(unknown)}")
     return ", ".join(config.agent.tools) or "none"
-
-
-def _meant(tool: str) -> str:
-    close = get_close_matches(tool.lower(), [name.lower() for name in _TOOLS], 1)
-    return "".join(f", did you mean {name}?" for name in _TOOLS if [name.lower()] == close)
 
 
 def _database(config: Config) -> str:

@@ -6,7 +6,7 @@ and no control character reaches the terminal.
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
 
@@ -16,6 +16,7 @@ from rich.text import Text
 
 from runner.budget import Cost, CostKind
 from runner.budget import told as used
+from runner.config import unknown_tools
 from runner.events import Event
 from runner.live import Live
 from runner.session import Kind
@@ -91,6 +92,7 @@ def details(view: Details, console: Console) -> None:
         "cap": dollars(view.cap_microusd),
         "model": row.spec.model or "",
         "priority": str(row.spec.priority or ""),
+        "tools": _tools(row.spec.tools),
         "now": _so_far(view.live),
         "next": view.why.next,
     }
@@ -212,6 +214,14 @@ def _cells(line: Line, view: Overview) -> tuple[Text, ...]:
         shown(line.branch or ""),
         shown(lasted(view.now_us - line.taken_at_us)),
     )
+
+
+def _tools(tools: Sequence[str] | None) -> str:
+    """Return the tools that a ticket asks for, and which of them are none."""
+    if tools is None:
+        return ""
+    unknown = unknown_tools(tools)
+    return (", ".join(tools) or "none") + (f" (no tool has this name: {'; '.join(unknown)})" if unknown else "")
 
 
 def _so_far(live: Live | None) -> str:

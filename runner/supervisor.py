@@ -22,6 +22,7 @@ from runner.accounts import account, let_go
 from runner.admission import HOURS, MACHINE, Closed, why_closed
 from runner.agent import Stop
 from runner.commands import Command, Verb
+from runner.config import unknown_tools
 from runner.disk import OVER
 from runner.effects import STORE_RETRY_S, Ledger
 from runner.errors import ConfigError, Exit
@@ -251,6 +252,8 @@ class Supervisor:
             return None
         self._trouble("queue.not_read", "")
         for spec in intake.found:
+            if unknown := unknown_tools(spec.tools or ()):
+                log.warn("ticket.has_unknown_tools", ticket=spec.id, tools=unknown)
             await self.parts.store.write(tickets.take_in, self.source.name, spec)
         refused = {refusal.where: refusal for refusal in intake.refused}
         if refused != self.refused:

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from runner.store import tickets
 from tests.shell import TEXT, Shell
 from tickets.folder import Folder
-from tickets.ticket import State
+from tickets.ticket import Spec, State
 
 LIMIT = 262_144
 
@@ -40,6 +41,19 @@ def test_what_is_no_ticket_is_not_added(shell: Shell, content: str | bytes, said
     assert (ended.code, ended.out) == (1, "")
     assert ended.err.startswith(f"ticket-runner: {said}")
     assert shell.files() == {}
+
+
+def test_a_tool_that_does_not_exist_is_told_when_it_is_asked_for(shell: Shell) -> None:
+    """A ticket with a tool that does not exist is added, and where it asks for it is told; `show` tells it, too."""
+    ended = shell("add", shell.ticket("t", "---\ntitle: Fix\ntools: [Raed, Bash, mcp__docs__find]\n---\nText\n"))
+    meant = "Raed, did you mean Read?"
+    said = "no tool of Claude Code's has this name, and none is given for it"
+    assert (ended.code, ended.err) == (0, f"look  t.md:3: {said}: {meant}\n")
+    assert shell("add", shell.ticket("u", "---\ntools: [Read]\n---\nText\n")).err == ""
+    place = shell.database()
+    place.store.transact(tickets.take_in, "folder", Spec("t", "Text", tools=("Raed", "Bash")))
+    place.store.close()
+    assert f"tools  Raed, Bash (no tool has this name: {meant})" in shell("show", "t").out
 
 
 @pytest.mark.parametrize("ticket", ["../x", "-rf", "a" * 300, "a/b", ".a", "a..b", "a.lock", "a b", "\x1b[31m", "é"])

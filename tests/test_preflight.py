@@ -100,12 +100,12 @@ def test_a_tool_that_does_not_exist_is_doubtful(shell: Shell) -> None:
     """A name that is no tool's, in the configuration or in a ticket's file, is told, and stops nothing."""
     shell.configure(f'[agent]\ncli_path = "{shell.place}/claude"\ntools = ["Bash", "Raed"]')
     shell.queue.mkdir(parents=True)
-    (shell.queue / "fix.md").write_text("---\ntools: [grep, Xyz]\n---\nDo it.\n")
+    (shell.queue / "fix.md").write_text("---\ntitle: Fix\ntools: [grep, Xyz, mcp__docs__find]\n---\nDo it.\n")
     (shell.queue / "bad.md").write_text("---\ntools: 1\n---\nDo it.\n")
     found = check(shell)["tools"]
     assert (found.ok, found.doubtful) == (True, True)
     assert found.said.partition(": ")[2] == (
-        "agent.tools has Raed, did you mean Read?; fix.md has grep, did you mean Grep?; fix.md has Xyz"
+        "agent.tools has Raed, did you mean Read?; fix.md:3 has grep, did you mean Grep?; fix.md:3 has Xyz"
     )
     assert re.search(r"^look +tools +no tool of Claude Code's", shell("check").out, re.MULTILINE)
 

@@ -22,7 +22,7 @@ from time import monotonic
 from urllib.parse import quote
 
 from tickets.files import Changed, Signature, changed_ns, make_directory, move, read, signature_of, write_new
-from tickets.front_matter import MAX_BYTES, TOO_LARGE, NotATicket, parse, shown
+from tickets.front_matter import MAX_BYTES, TOO_LARGE, NotATicket, line_of, parse, shown
 from tickets.source import Intake, Lookup, Refused
 from tickets.ticket import Spec, State, canonical_id, id_problem
 
@@ -220,6 +220,12 @@ def look_at(root: Path, ticket_id: str) -> Spec:
         return parse(shown(name), _id_of(name), _read(root / name))
     except OSError as error:
         raise NotATicket(name, f"cannot be read: {error.strerror}") from error
+
+
+def where(root: Path, ticket_id: str, key: str) -> str:
+    """Return the place of a key in a ticket's file, as problems name it: `fix.md:3`."""
+    line = line_of(key, _read(root / (ticket_id + _SUFFIX)))
+    return file_of(ticket_id) if line is None else f"{file_of(ticket_id)}:{line}"
 
 
 def _is_candidate(name: str) -> bool:

@@ -116,6 +116,12 @@ def parse(where: str, ticket_id: str, data: bytes) -> Spec:
     return spec
 
 
+def line_of(key: str, data: bytes) -> int | None:
+    """Return the line of a key in the bytes of a ticket, from 1; None when it is not there."""
+    front = _FRONT_MATTER.match(_decode("", data))
+    return None if front is None else next((entry.line for entry in _entries(front[1]) if entry.key == key), None)
+
+
 def _all_of(where: str, problems: Sequence[tuple[int, str]]) -> NotATicket:
     """Return one error of all that is wrong."""
     (line, first), *rest = problems

@@ -1,6 +1,7 @@
 """Put a queue up and work on it: init, check, add, start."""
 
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -92,6 +93,8 @@ def add(
     except OSError as error:
         raise RunnerError(f"{error.filename or file}: {error.strerror}") from error
     typer.echo(f"added {path}")
+    for doubt in _doubts(loaded, path.name.removesuffix(".md")):
+        typer.echo(f"look  {doubt}", err=True)
     with suppress(PermissionError):  # a queue may be open to those to whom the state directory is not
         if Home.of(loaded).holder() is None:
             typer.echo("no daemon runs: `ticket-runner start` works on it")
@@ -120,6 +123,18 @@ def _refuse_known(config: "Config", ticket: str) -> None:
         return
     if known is not None:
         raise RunnerError(f"{ticket}: ticket {known.spec.id} is known and {known.state}: choose another id")
+
+
+def _doubts(config: "Config", ticket: str) -> Iterator[str]:
+    """Yield what may be a mistake in a ticket that was added."""
+    from runner.config import unknown_tools
+    from tickets import folder
+    from tickets.front_matter import NotATicket
+
+    with suppress(NotATicket, OSError):  # a daemon may have moved it
+        for tool in unknown_tools(folder.look_at(config.queue_directory, ticket).tools or ()):
+            place = folder.where(config.queue_directory, ticket, "tools")
+            yield f"{place}: no tool of Claude Code's has this name, and none is given for it: {tool}"
 
 
 def _demand_no_password(repository: str) -> None:

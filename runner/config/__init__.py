@@ -5,6 +5,7 @@ Whatever is wrong with it is said at once, with file and key, before anything st
 
 from runner.config.credential import Credential, credential
 from runner.config.file import find_config
+from runner.config.known import unknown_tools
 from runner.config.outside import Call, Effect, Notify
 from runner.config.schema import DATABASE_FILE, Agent, Clocks, Config, CredentialFile, Git, Limits
 from runner.config.template import template
@@ -30,4 +31,5 @@ __all__ = [
     "find_config",
     "is_url",
     "template",
+    "unknown_tools",
 ]
