@@ -659,6 +659,32 @@ def test_facts_show_commits_uncommitted_files_and_change(place: Place) -> None:
     assert git(tree.path, "status", "--porcelain") == before
 
 
+def test_line_ends_that_nobody_changed_are_no_work(place: Place) -> None:
+    """Files committed before .gitattributes asked for other line ends stay as they were, unless an agent edits them."""
+    names = [f"crlf-{n}.txt" for n in range(600)]
+    for name in names:
+        (place.person / name).write_bytes(b"a\r\nb\r\n")
+    git(place.person, "add", *names)
+    commit(place.person, ".gitattributes", "*.txt text eol=lf\n")
+    git(place.person, "push", "-q", "origin", "main")
+    tree = place.tree()
+    for name in names:
+        (tree.path / name).touch()  # so that git looks into each, as it does where its clock is coarse
+    assert git(tree.path, "status", "--porcelain").count("crlf") == len(names)
+    untouched = place.ours.facts("t-1", tree.base_sha)
+    assert (untouched.uncommitted, untouched.changed) == ((), False)
+    assert place.ours.commit_all("t-1", "Nothing") is None
+
+    (tree.path / "new.txt").write_text("new\n")
+    (tree.path / names[0]).write_bytes(b"a\r\nb\r\nc\r\n")
+    (tree.path / names[1]).chmod(0o755)
+    git(tree.path, "add", "--renormalize", names[2])
+    edited = {names[0], names[1], names[2], "new.txt"}
+    assert {*place.ours.facts("t-1", tree.base_sha).uncommitted} == edited
+    assert place.ours.commit_all("t-1", "Edited")
+    assert {*git(tree.path, "diff", "--name-only", tree.base_sha, "HEAD").splitlines()} == edited
+
+
 def test_content_is_that_of_commit_and_files(place: Place) -> None:
     """The same commit and files are the same content, and another commit, file or byte is another one."""
     tree = place.tree()

@@ -14,7 +14,7 @@ from runner.worktree.merge import MERGE_HEAD, Merges
 from runner.worktree.modules import changed_links, places
 from runner.worktree.origin import why
 from runner.worktree.trees import Checkout, branch_of, put_branch_back
-from runner.worktree.work import add_hidden, nested_repositories
+from runner.worktree.work import add_hidden, as_committed, nested_repositories, put_back
 
 _EDITED = "is a submodule with uncommitted changes, which no commit here can hold: undo them"
 _NESTED = "is a repository of its own: remove it or add it to .gitignore"
@@ -48,9 +48,11 @@ class Repository(Merges):
             raise _refused(checkout, unmerged, "is not merged: resolve its conflicts")
         if nested := nested_repositories(git):
             raise _refused(checkout, nested, _NESTED)
+        spared = as_committed(git)
         if (added := git.ask("add", "--all", "--", ":/")).status:
             raise CommitRefused(ticket_id, checkout.path, added.stderr)
         add_hidden(git, checkout.path)
+        put_back(git, spared)
         if edited := self.edited_modules(checkout):
             raise _refused(checkout, edited, _EDITED)
         self._refuse_links(checkout, git.run("write-tree").text)

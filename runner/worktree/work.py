@@ -94,17 +94,45 @@ class Work(Trees):
                 shutil.copyfile(checkout.admin / "index", index)
             else:
                 git.run("read-tree", "HEAD")
-            nested = nested_repositories(git)
+            nested, spared = nested_repositories(git), as_committed(git)
             skipped = (f":(top,exclude,literal){name}" for name in nested)
             refused = git.ask("add", "--all", "--", ":/", *skipped).status
             left_out = [*nested, *(_add_what_can_be(git, _not_added(git)) if refused else ())]
             add_hidden(git, checkout.path)
+            put_back(git, spared)
             yield git, left_out
 
 
 def nested_repositories(git: Command) -> list[str]:
     """Return untracked directories that are repositories: git would record them as links to nothing."""
     return [name for name in git.run("ls-files", "--others", "--exclude-standard", "-z").paths if name.endswith("/")]
+
+
+def as_committed(git: Command) -> list[str]:
+    """Return files that git takes for changed though they hold what was committed, byte for byte.
+
+    They were committed with other line ends than .gitattributes asks for since, so that to add them would convert
+    them. Which of them git notices after a checkout depends on its clock, and it is no work of the ticket.
+    """
+    fields = git.run("diff-files", "-z", "--diff-filter=M", "--ignore-submodules=all").stdout.split(b"\0")
+    changed = {}
+    for what, name in zip(fields[::2], fields[1::2], strict=False):
+        old_mode, mode, oid, *_ = what.decode().lstrip(":").split(" ")
+        if old_mode == mode and mode.startswith("100"):
+            changed[os.fsdecode(name)] = oid
+    names = [*changed]
+    same = []
+    for few in (names[at : at + _NAMED] for at in range(0, len(names), _NAMED)):
+        oids = git.ask("hash-object", "--no-filters", "--", *few).text.splitlines()
+        same += [name for name, oid in zip(few, oids, strict=False) if changed[name] == oid]
+    staged = {*git.run(*_DIFF, "--name-only", "-z", "HEAD").paths} if same else set()
+    return [name for name in same if name not in staged]
+
+
+def put_back(git: Command, names: list[str]) -> None:
+    """Let the index have these as HEAD has them."""
+    for few in (names[at : at + _NAMED] for at in range(0, len(names), _NAMED)):
+        git.run("reset", "--quiet", "HEAD", "--", *(f":(top,literal){name}" for name in few))
 
 
 def add_hidden(git: Command, path: Path) -> None:
