@@ -116,7 +116,8 @@ def rules(spec: Spec, *, branch: str, verify: Sequence[str], instructions: str |
             f"You work unattended on ticket `{spec.id}`, in a git worktree of your own on the branch `{branch}`. "
             "Nobody reads along and nobody can approve anything. Stay in the current directory and on this branch. "
             "Commit in steps with clear messages; do not push: what you commit or leave in the worktree is "
-            "checked and delivered for you. Do not leave processes running in the background."
+            "checked and delivered for you. `git stash` is off, since all tickets would share it: commit instead. "
+            "Do not leave processes running in the background."
         ),
         (
             "If you are interrupted you go on later in this conversation; make each step safe to repeat, and look at "

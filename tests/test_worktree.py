@@ -801,6 +801,21 @@ def test_an_agent_does_not_push_by_mistake(place: Place) -> None:
     assert "is pushed when its work is checked" in done.stderr
 
 
+def test_no_agent_gets_the_stash_of_another(place: Place) -> None:
+    """All worktrees have one stash, so `git stash` fails, leaves files and index alone, and has nothing to pop."""
+    tree = place.tree()
+    (tree.path / "code.txt").write_text("mine\n")
+    (tree.path / "new.txt").write_text("new\n")
+    git(tree.path, "add", "new.txt")
+    place.ours.prepare()  # as the next start
+    before = git(tree.path, "status", "--porcelain")
+    for words in (("stash",), ("stash", "--include-untracked"), ("stash", "pop")):
+        assert subprocess.run(["git", *ME, *words], cwd=tree.path, capture_output=True, check=False).returncode
+    assert git(tree.path, "status", "--porcelain") == before
+    assert git(tree.path, "stash", "list") == ""
+    assert (tree.path / "code.txt").read_text() == "mine\n"
+
+
 @pytest.mark.parametrize("commits", [0, 1])
 def test_a_repository_inside_the_worktree_is_reported(place: Place, commits: int) -> None:
     """A nested repository is never recorded as a link to nothing; facts and diff still work."""

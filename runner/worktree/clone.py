@@ -43,6 +43,7 @@ _BRANCHES_SHOWN = 10
 _INSTRUCTIONS = ("CLAUDE.md", "AGENTS.md")
 _INSTRUCTIONS_BYTES = 64 * 1024
 _INITIAL_BRANCH = "none"
+_NO_STASH = "refs/stash/is-shared-by-all-tickets"  # beside it there can be no refs/stash
 _HEAD = f"ref: refs/heads/{_INITIAL_BRANCH}\n".encode()
 
 # What the sandbox of Claude Code leaves in a working directory: without these lines `git add -A` fails on them
@@ -141,6 +142,7 @@ class Clone:
                     self._command(made).run(*_FRESH, str(self.outbox_path), f"+{HEADS}*:{HEADS}*", _EVERYTHING[1])
                     self._restore(made)
             self._free_outbox()
+            self._keep_from_stashing()
             for left in self.state.glob(".snapshot-*"):
                 clear(left)
             for git in (self.outbox(), self.clone()):
@@ -275,6 +277,12 @@ class Clone:
                 write_whole(file, content)
         for name in ("hooks", "config.worktree", "info/attributes", "info/grafts"):
             clear(path / name)
+
+    def _keep_from_stashing(self) -> None:
+        """Let no agent's `git stash` succeed: all worktrees have one stash, so what it saves another's `pop` takes."""
+        git = self.clone()
+        head = git.run("for-each-ref", "--count=1", "--format=%(objectname)", HEADS).text
+        git.ask("update-ref", _NO_STASH, head)
 
     def _free_outbox(self) -> None:
         """Remove lock files of git that was killed: the outbox is ours alone, under our lock."""
