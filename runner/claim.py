@@ -267,7 +267,9 @@ class _Claim:
         if not (await self._branch.facts(tree)).changed:
             if self._spec.expects is Expects.NOTHING:
                 return Finished(self._token)
-            return self.held(Reason.NO_CHANGE, "the agent finished and nothing differs from the base")
+            said = await self._write(sessions.last_account, self._id)
+            note = f"the agent finished and nothing differs from the base\n{said or ''}"
+            return self.held(Reason.NO_CHANGE, note.strip())
         missing = await self._branch.push()
         return Finished(self._token) if missing is None else self.held(Reason.DELIVERY, missing)
 

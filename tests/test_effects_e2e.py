@@ -95,6 +95,7 @@ def test_what_a_ticket_s_end_wants_is_there_once(site: Site) -> None:
     assert site.works_once() == 3
     (held,) = comments(site, "t")
     assert held.startswith("Held (no_change).")
+    assert "nothing differs from the base\nNothing to do.\n" in held
     assert (site.config.queue_directory / "held/t.md").exists()
 
     site.configure(notify={"command": f"cat >> {sent}; echo >> {sent}"})
