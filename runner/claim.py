@@ -29,10 +29,12 @@ from runner.store import LostTicket, claims, log, questions, queue, runs, sessio
 from runner.store.tickets import Row
 from runner.worktree import (
     BaseMissing,
+    BranchInTheWay,
     CommitRefused,
     GitFailed,
     PushRefused,
     RepositoryDenied,
+    RepositoryMissing,
     RepositoryUnreachable,
     Tree,
     WorktreeLocked,
@@ -87,7 +89,7 @@ async def work(parts: Parts, ledger: Ledger, row: Row, stop: Stop) -> Report:
         fact = claim.stopped()
     except (RepositoryUnreachable, WorktreeLocked) as error:
         fact = put_off(row.ticket, Cause.WEATHER, now_us=await claim.now_us(), note=claim.note(str(error)))
-    except RepositoryDenied as error:
+    except (RepositoryDenied, RepositoryMissing, BranchInTheWay) as error:  # no other ticket would fare better
         claim.halt = Halt(claim.note(str(error)))
         fact = PutBack(row.ticket.token, Cause.START, 0, claim.halt.note)
     except (WorktreeRefused, BaseMissing, ConfigError) as error:

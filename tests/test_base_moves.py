@@ -18,7 +18,7 @@ from runner.worktree import CommitRefused, GitFailed, WorktreeRefused
 from tests.daemons import Site, bash, say, wait_until_gone
 from tests.homes import Place, git
 from tests.worlds import ledger_of
-from tickets.ticket import Fact, Finished, Held, Reason
+from tickets.ticket import Cause, Fact, Finished, Held, PutBack, Reason
 
 TICKET = "t"
 MERGE = "refs/merging/t"
@@ -166,6 +166,19 @@ def test_work_that_the_base_has_already_is_no_change(work: Work) -> None:
     assert isinstance(fact, Held)
     assert fact.reason is Reason.NO_CHANGE
     assert git(work.repo, "for-each-ref", "refs/heads/ticket") == ""
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_a_repository_that_takes_no_ticket_holds_none(work: Work, *, gone: bool) -> None:
+    """Where the repository is gone, or has a branch `ticket`, the ticket is put back until a person has looked."""
+    if gone:
+        work.repo.rename(work.repo.with_name("elsewhere"))
+    else:
+        git(work.repo, "branch", "ticket")
+    fact = work.is_claimed()
+    assert isinstance(fact, PutBack)
+    assert (fact.cause, fact.not_before_us) == (Cause.START, 0)
+    assert ("no git repository at" if gone else "has a branch `ticket`") in fact.note
 
 
 def test_an_agent_that_merged_the_base_itself_is_not_merged_again(work: Work) -> None:

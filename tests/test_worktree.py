@@ -15,6 +15,7 @@ import pytest
 
 from runner.worktree import (
     BaseMissing,
+    BranchInTheWay,
     CommitRefused,
     GitFailed,
     PushRefused,
@@ -29,6 +30,8 @@ from runner.worktree import (
     WorktreeRefused,
 )
 from runner.worktree.clone import is_branch_name
+from runner.worktree.command import Result
+from runner.worktree.origin import why
 
 ME = ("-c", "user.name=Person", "-c", "user.email=person@example.org")
 LIMIT = 100_000
@@ -814,6 +817,31 @@ def test_no_agent_gets_the_stash_of_another(place: Place) -> None:
     assert git(tree.path, "status", "--porcelain") == before
     assert git(tree.path, "stash", "list") == ""
     assert (tree.path / "code.txt").read_text() == "mine\n"
+
+
+def test_a_branch_that_leaves_no_room_for_those_of_tickets_is_named(place: Place) -> None:
+    """A branch `ticket`, beside which there can be no `ticket/<id>`, is refused before any work, until it is gone."""
+    git(place.person, "push", "-q", "origin", "HEAD:refs/heads/ticket")
+    with pytest.raises(BranchInTheWay, match=r"has a branch `ticket`.*rename"):
+        place.tree()
+    git(place.origin, "branch", "-m", "ticket", "tickets")
+    assert place.tree().made
+
+
+@pytest.mark.parametrize(
+    ("said", "error"),
+    [
+        ("fatal: detected dubious ownership in repository at '/srv/r'", RepositoryDenied),
+        ("fatal: unable to access 'https://h/r/': The requested URL returned error: 403", RepositoryDenied),
+        ("fatal: unable to access 'https://h/r/': gnutls_handshake() failed: Error in the pull", RepositoryUnreachable),
+        ("fatal: unable to access 'https://h/r/': SSL certificate problem: expired", RepositoryUnreachable),
+        ("remote: Repository not found.\nfatal: repository 'https://h/r/' not found", RepositoryMissing),
+        ("fatal: something new", GitFailed),
+    ],
+)
+def test_what_git_says_of_the_origin_is_no_fault_of_a_ticket(said: str, error: type[Exception]) -> None:
+    """An origin that does not trust us, breaks off or is gone is told from a failure that nobody knows."""
+    assert type(why("there", "fetch", Result(128, b"", said))) is error
 
 
 @pytest.mark.parametrize("commits", [0, 1])

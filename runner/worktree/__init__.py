@@ -16,6 +16,7 @@ from runner.worktree.command import HangUp
 from runner.worktree.deliver import Pushed, Repository
 from runner.worktree.errors import (
     BaseMissing,
+    BranchInTheWay,
     CommitRefused,
     GitFailed,
     PushRefused,
@@ -36,6 +37,7 @@ from runner.worktree.work import Commit, Facts
 __all__ = [
     "Base",
     "BaseMissing",
+    "BranchInTheWay",
     "Commit",
     "CommitRefused",
     "Facts",

@@ -53,6 +53,20 @@ class RepositoryMismatch(ConfigError):
         return f"{self.state} belongs to {self.theirs}, not to {self.ours}: use a state directory per repository"
 
 
+class BranchInTheWay(ConfigError):
+    """The repository has a branch that leaves no room for those of tickets."""
+
+    def __init__(self, repository: str, branch: str) -> None:
+        super().__init__(repository, branch)
+        self.repository, self.branch = repository, branch
+
+    def __str__(self) -> str:
+        return (
+            f"{self.repository} has a branch `{self.branch}`, so git can make no `{self.branch}/<id>` there for a"
+            " ticket's work: rename that branch"
+        )
+
+
 class RepositoryUnreachable(RunnerError):
     """The repository did not answer, several times in a row."""
 

@@ -18,14 +18,14 @@ _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://.")
 _SCP = re.compile(r"[A-Za-z0-9_][^/:]*:[^:]")
 _DENIED = re.compile(
     r"Authentication failed|Permission denied|could not read (Username|Password)|terminal prompts disabled"
-    r"|Host key verification failed|returned error: 40[13]|access denied|Invalid username"
+    r"|Host key verification failed|returned error: 40[13]|access denied|Invalid username|dubious ownership"
 )
 _MISSING = re.compile(r"does not appear to be a git repository|[Nn]ot found|does not exist|returned error: 404")
 _UNREACHABLE = re.compile(
     r"Could not resolve|unable to look up|unable to connect|Failed to connect|Could not connect"
     r"|Connection (refused|timed out|reset|closed)|[Oo]peration timed out|No route to host|Network is unreachable"
     r"|name resolution|hung up unexpectedly|early EOF|RPC failed|returned error: (429|5\d\d)|transfer closed"
-    r"|Broken pipe|unexpected disconnect"
+    r"|Broken pipe|unexpected disconnect|unable to access '\w+://"
 )
 
 
