@@ -20,13 +20,15 @@ _SAID_CHARS = 300
 async def circling(parts: Parts, ticket: str, *, said: str, failed: FailedLine | None = None) -> str | None:
     """Save what the ticket's latest run left behind; return what shows that its runs go round in circles, or None.
 
+    A check that prints nothing, as `test -e FILE` does, fails in the same way whatever the work is, and shows nothing.
+
     Args:
         parts: Of the daemon.
         ticket: Which.
         said: The agent's last words, redacted.
         failed: The check that fails now; None when none was run.
     """
-    if failed is not None:
+    if failed is not None and failed.output.strip():
         times = repeats(await parts.store.write(log.failures, ticket))
         if times >= RUNS_TO_HOLD:
             return f"`{failed.command}` failed {times} times in a row in the same way: {failed.ending}\n{failed.output}"

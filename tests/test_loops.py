@@ -1,10 +1,18 @@
 """When work goes round in circles: what counts as the same, and what begins anew."""
 
+from contextlib import closing
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runner.circles import circling
+from runner.events import Name
+from runner.lines import FailedLine
 from runner.loops import Calls, fingerprint, repeats, same
+from runner.store import Tx
+from tests.homes import Place
 
 EFFECT = ("folder/t/1/comment.plan", "done", "https://forge.example/1")
 
@@ -94,3 +102,18 @@ def test_a_call_that_works_begins_anew() -> None:
     for _ in range(100):
         assert calls.failed("make", "Exit code 2") == 1
         calls.succeeded()
+
+
+@pytest.mark.anyio
+async def test_a_check_that_prints_nothing_shows_no_circle(tmp_path: Path) -> None:
+    """Three equal failures of a check hold a ticket only where there is something that was equal."""
+    place = Place(tmp_path)
+    with closing(place.store):
+        place.claim("a")
+        for _ in range(3):
+            place.store.transact(Tx.log, "a", Name.RUN_STARTED)
+            place.store.transact(Tx.log, "a", Name.CHECK_FAILED, failure_sha="x")
+        mute, loud = (FailedLine("test -e x", "exit code 1", output) for output in ("\n", "no x"))
+        assert await circling(place.parts(), "a", said="Done.", failed=mute) is None
+        shown = await circling(place.parts(), "a", said="Done.", failed=loud)
+    assert shown == "`test -e x` failed 3 times in a row in the same way: exit code 1\nno x"
