@@ -17,9 +17,10 @@ from time import monotonic
 import anyio
 from claude_agent_sdk import ClaudeAgentOptions, query
 
+from runner.config.schema import Agent
 from tests.daemons import Site, bash, say
 
-TOOLS = ["Bash", "Read", "Edit", "Write", "Glob", "Grep"]
+TOOLS = [*Agent().tools]
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,6 @@ def test_a_session_that_yields_no_turn_twice_is_followed_by_one_that_knows(site:
     wanted = ToolUse("mcp__runner__comment", {"operation": "plan", "body": "One, then two."})
     step = ToolUse("TaskCreate", {"subject": "Add two", "description": "With a commit."})
     done = (Reply((words, ToolUse("Bash", {"command": commit}))), Reply((wanted, step)))
-    site.configure(agent={"base_url": site.server.url, "model": "claude-sonnet-4-5", "tools": ["Bash", "TaskCreate"]})
     site.plays(*done, Failure(422, kind="invalid_request_error", times=None))
     site.add("t", "Add one and two.")
     for outcome in ("failed", "unexplained", "unexplained"):
@@ -58,6 +57,8 @@ def test_a_session_that_yields_no_turn_twice_is_followed_by_one_that_knows(site:
     shown = site.show("t")
     assert shown.kinds[1:] == [("resumed", "unexplained"), ("resumed", "unexplained"), ("fallback", "finished")]
     assert [session.closed_reason for session in shown.sessions] == ["no_turns", None]
+    begun = [event.payload["summary"] for event in site.log("t") if event.name is Name.TOOL_STARTED]
+    assert "Add two" in begun
     (told,) = site.calls[-2].last_user_texts[-1:]
     assert told.startswith("Add one and two.")
     for fact in (

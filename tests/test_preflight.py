@@ -61,7 +61,7 @@ def test_all_is_well(shell: Shell) -> None:
             "credential": "$ANTHROPIC_API_KEY",
             "claude code": f"9.9.9 (Claude Code), {shell.place}/claude",
             "api": "Claude Code's own address",
-            "tools": "Bash, Read, Edit, Write, Glob, Grep",
+            "tools": "Bash, Read, Edit, Write, Glob, Grep, TaskCreate, TaskGet, TaskList, TaskUpdate",
             "database": f"sqlite:///{shell.home.database}",
             "repository": f"{shell.repository}, base main at {head[:12]}",
         }

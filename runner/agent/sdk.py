@@ -63,7 +63,7 @@ _FRAME_BYTES = 64 * 1024 * 1024  # a longer frame ends the run; the SDK's 1 MiB 
 _YEAR_9999_S = 253_370_764_800  # Claude Code passes on whatever number a header holds
 _HOOK_S = 60.0  # the CLI's default, said aloud: a tool waits so long for `before_tool` and is then blocked
 _EDITORS = frozenset({"Edit", "MultiEdit", "NotebookEdit", "Write"})
-_TELLING = ("command", "file_path", "notebook_path", "path", "pattern", "url", "query", "description")
+_TELLING = ("command", "file_path", "notebook_path", "path", "pattern", "url", "query", "subject", "description")
 _LAUNCHER = {125: Trouble.SPAWN_FAILED, 126: Trouble.SPAWN_FAILED, 127: Trouble.CLI_MISSING}
 _SANDBOX = {
     "enabled": True,

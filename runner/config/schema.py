@@ -61,8 +61,12 @@ class Agent(Section):
         examples=["claude-sonnet-4-5"],
     )
     tools: Words = Field(
-        default=("Bash", "Read", "Edit", "Write", "Glob", "Grep"),
-        description="Tools of Claude Code that an agent has. Edits stay in its worktree; Bash and Read need not.",
+        default=(
+            *("Bash", "Read", "Edit", "Write", "Glob", "Grep"),
+            *("TaskCreate", "TaskGet", "TaskList", "TaskUpdate"),
+        ),
+        description="Tools of Claude Code that an agent has. Edits stay in its worktree; Bash and Read need not. With"
+        " the last four it keeps a plan, which a new session is told.",
     )
     base_url: HttpUrl | None = Field(
         default=None,
