@@ -83,6 +83,8 @@ class Ending:
     stopped_by: StoppedBy | None = None
     reset_at_us: int | None = None
     """When a rejected rate limit ends, if the CLI said so."""
+    active_us: int | None = None
+    """How long it took, without the time in which the machine or its daemon stood still; None when nobody saw that."""
     detail: str = ""
     """For a person: the exception and the end of stderr, redacted."""
 

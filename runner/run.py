@@ -203,7 +203,7 @@ def _end(tx: Tx, *, row: Row, run: RunRow, ran: Ran, listener: Listener, account
         cost=ran.bill.cost,
         turns=ran.bill.turns,
         tokens=ran.bill.tokens,
-        result=ran.ending.result,
+        ending=ran.ending,
         cli_version=listener.cli_version,
     )
     warn(tx, run, config)

@@ -17,7 +17,7 @@ from runner.config.values import Surroundings
 from runner.days import next_day_us
 from runner.events import Name
 from runner.meter import Meter
-from runner.outcome import Outcome, StoppedBy
+from runner.outcome import Ending, Outcome, StoppedBy
 from runner.run import _begin
 from runner.session import Kind, Plan, Transcript
 from runner.store import Store, Tx, effects, runs, tickets
@@ -118,6 +118,20 @@ def test_all_runs_of_a_ticket_use_its_caps(place: Place) -> None:
         Cap.TICKET_TOKENS: (100, 1_000, 0),
         Cap.TICKET_ACTIVE_S: (15 * SECOND, 100 * SECOND, 0),
     }
+
+
+@pytest.mark.parametrize(("passed_s", "seen_s"), [(10, 11), (2 * DAY_S, 11), (-3600, 11), (100, None)])
+def test_a_machine_that_stood_still_takes_no_time(place: Place, passed_s: int, seen_s: int | None) -> None:
+    """What a run was seen to take counts where the clock says something else by much, and only there."""
+    place.take("a")
+    place.claim()
+    for active_us in (None, seen_s and seen_s * SECOND):
+        run = place.run("a")
+        place.clock.pass_s(passed_s if active_us else 100)
+        ending, cost = Ending(resumed=False, active_us=active_us), Cost(1, CostKind.MEASURED)
+        place.store.transact(runs.end_run, run, outcome=Outcome.FINISHED, cost=cost, ending=ending)
+    expected_s = 100 + (seen_s if seen_s and passed_s != 10 else passed_s)
+    assert place.store.read(runs.used, "a").active_us == expected_s * SECOND
 
 
 def test_a_clock_that_is_put_back_gives_no_time(place: Place) -> None:

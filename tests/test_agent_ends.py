@@ -303,6 +303,8 @@ async def test_time_in_which_we_did_not_run_is_no_silence(bench: Bench) -> None:
     os.close(go)
     assert end.result is not None, end.detail
     assert (end.result.text, end.exit_code, end.detail) == ("Done.", 0, "")
+    assert end.active_us is not None
+    assert end.active_us < 3600 * 10**6, "nor does the hour count"
 
 
 async def test_a_cli_that_names_another_session_is_stopped_at_once(bench: Bench) -> None:

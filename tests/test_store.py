@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from runner.budget import RESERVE_MICROUSD, Cost, CostKind
 from runner.events import Name, fold_log
-from runner.outcome import Outcome, Result
+from runner.outcome import Ending, Outcome, Result
 from runner.session import Kind, Session
 from runner.store import (
     LostTicket,
@@ -399,8 +399,8 @@ def test_end_of_a_run_counts_once_and_needs_no_fence(place: Place) -> None:
     place.store.transact(claims.orphan, "a", 1)
     place.store.transact(tickets.apply, "a", Cancelled())
     result = Result("success", is_error=False, terminal_reason="completed", turns=7, input_tokens=9, output_tokens=5)
-    end = runs.end_run
-    assert place.store.transact(end, run, outcome=Outcome.FINISHED, cost=MEASURED, turns=4, result=result)
+    end, ending = runs.end_run, Ending(resumed=False, result=result)
+    assert place.store.transact(end, run, outcome=Outcome.FINISHED, cost=MEASURED, turns=4, ending=ending)
     assert not place.store.transact(end, run, outcome=Outcome.FAILED, cost=Cost(9, CostKind.ESTIMATED, cut=True))
     saved = place.store.read(runs.get_run, run)
     assert (saved.outcome, saved.cost, saved.turns) == (Outcome.FINISHED, MEASURED, 4)

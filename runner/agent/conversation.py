@@ -308,7 +308,8 @@ class _Run:
         return (" ".join(text.split()) if line else text)[kept]
 
     def ending(self) -> Ending:
-        end, lines = self.end, "\n".join(self.stderr)
+        active_us = round((anyio.current_time() - self.began) * 1e6)
+        end, lines = replace(self.end, active_us=active_us), "\n".join(self.stderr)
         if end.result is not None:
             end = replace(end, result=replace(end.result, text=self.cut(end.result.text, _TEXT)))
         if end.stopped_by is not StoppedBy.LINGER and end.result is not None and not end.result.is_error:

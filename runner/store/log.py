@@ -120,6 +120,15 @@ def is_logged(rx: Rx, ticket: str, name: Name, part: Mapping[str, Value], *, sin
     return any(event.payload.items() >= part.items() for event in found)
 
 
+def active_us(rx: Rx, ticket: str) -> dict[str, int]:
+    """Return how long those of a ticket's runs were active for which that was saved."""
+    query = select(schema.event).where(_e.ticket == ticket, _e.name == Name.RUN_ENDED)
+    ended = {
+        event.run: event.payload.get("active_us") for event in map(_event, rx.connection.execute(query).mappings())
+    }
+    return {run: us for run, us in ended.items() if run is not None and isinstance(us, int)}
+
+
 def failed_check(rx: Rx, ticket: str) -> str | None:
     """Return the command of the check that failed after the agent last finished, or None."""
     query = (

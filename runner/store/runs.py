@@ -13,9 +13,9 @@ from sqlalchemy import ColumnElement, RowMapping, case, func, or_, select, true,
 
 from runner.budget import RESERVE_MICROUSD, Cost, CostKind
 from runner.events import Name, Value
-from runner.outcome import Outcome, Result
+from runner.outcome import Ending, Outcome, Result
 from runner.session import Kind
-from runner.store import claims, schema
+from runner.store import claims, log, schema
 from runner.store.connection import Rx, Tx
 from runner.store.errors import UnknownRow
 from runner.store.log import LET_GO
@@ -25,6 +25,8 @@ _e = schema.event.c
 
 _FAILED_STARTS = frozenset({Outcome.UNEXPLAINED, Outcome.NEVER_STARTED})
 _SAYS_NOTHING = frozenset({Outcome.WEATHER, Outcome.STOPPED, Outcome.ORPHANED})
+_APART_US = 60_000_000
+"""So much the two clocks of a run differ only when the machine stood still, or its clock was set."""
 _KEPT_FROM_SPEAKING = _SAYS_NOTHING | {Outcome.UNAUTHORIZED, Outcome.NEVER_STARTED, Outcome.NO_CLI}
 
 
@@ -125,17 +127,19 @@ def end_run(
     cost: Cost,
     turns: int = 0,
     tokens: tuple[int, int] = (0, 0),
-    result: Result | None = None,
+    ending: Ending | None = None,
     cli_version: str | None = None,
 ) -> bool:
     """Save how a run ended and what it cost; False when that is saved already, and nothing changes.
 
-    No fence: the run is named by its id, and whoever knows its end first is believed.
+    No fence: the run is named by its id, and whoever knows its end first is believed. How long it was active is saved
+    where the time between its start and its end says something else.
 
     Raises:
         UnknownRow: There is no such run.
     """
-    result = result or Result(subtype="", is_error=False)
+    ending = ending or Ending(resumed=False)
+    result = ending.result or Result(subtype="", is_error=False)
     facts: dict[str, Value] = {
         "outcome": str(outcome),
         "cost_microusd": cost.microusd,
@@ -152,12 +156,19 @@ def end_run(
         "output_tokens": tokens[1],
         "cli_version": cli_version,
     }
-    ending = update(schema.run).where(_r.id == run, _r.ended_at_us.is_(None)).values(values).returning(_r.ticket)
-    ticket = tx.connection.execute(ending).scalar_one_or_none()
-    if ticket is None:
+    saved = (
+        update(schema.run)
+        .where(_r.id == run, _r.ended_at_us.is_(None))
+        .values(values)
+        .returning(_r.ticket, _r.started_at_us)
+    )
+    ended = tx.connection.execute(saved).one_or_none()
+    if ended is None:
         get_run(tx, run)
         return False
-    tx.log(ticket, Name.RUN_ENDED, facts, run=run)
+    if ending.active_us is not None and abs(tx.now_us - ended.started_at_us - ending.active_us) > _APART_US:
+        facts["active_us"] = ending.active_us
+    tx.log(ended.ticket, Name.RUN_ENDED, facts, run=run)
     return True
 
 
@@ -253,6 +264,7 @@ def used(rx: Rx, ticket: str) -> Used:
 
     A run that its daemon did not see end was active until it was last heard of: nobody knows when it ended.
     """
+    measured = log.active_us(rx, ticket)
     heard = select(func.max(_e.at_us)).where(_e.run == _r.id, _e.ticket == ticket, _e.name != Name.RUN_ENDED)
     end = case((_r.outcome == Outcome.ORPHANED, heard.scalar_subquery()), else_=_r.ended_at_us)
     active = func.coalesce(end, _r.started_at_us) - _r.started_at_us
@@ -260,9 +272,10 @@ def used(rx: Rx, ticket: str) -> Used:
         _sum(_r.cost_microusd),
         _sum(_r.turns),
         _sum(_r.input_tokens + _r.output_tokens),
-        _sum(case((active > 0, active), else_=0)),  # a clock can be put back
+        _sum(case((_r.id.in_([*measured]), 0), (active > 0, active), else_=0)),  # a clock can be put back
     ).where(_r.ticket == ticket)
-    return Used(*(int(amount) for amount in rx.connection.execute(sums).one()))
+    cost, turns, tokens, active_us = (int(amount) for amount in rx.connection.execute(sums).one())
+    return Used(cost, turns, tokens, active_us + sum(measured.values()))
 
 
 def day_money(rx: Rx, day_start_us: int) -> tuple[int, int]:
