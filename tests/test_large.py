@@ -106,6 +106,30 @@ def test_without_git_lfs_no_ticket_is_worked_on(tmp_path: Path, here: Here) -> N
     assert done.stdout == "its base keeps files with git-lfs, which is not installed here: install it\n"
 
 
+def test_large_files_that_come_with_a_merge_are_had(tmp_path: Path) -> None:
+    """Where the base begins to keep files with git-lfs, those of what was merged are fetched and checked out."""
+    origin = tmp_path / "origin"
+    origin.mkdir()
+    git(origin, "init", "-q", "-b", "main")
+    commit(origin, "README.md", "x\n")
+    ours = repository(tmp_path / "state", origin)
+    ours.prepare()
+    ours.ensure("t-1", None, base_sha=None)
+    base = commit(origin, ".gitattributes", ATTRIBUTES)
+    stand_in = tmp_path / "programs/git-lfs"
+    stand_in.parent.mkdir()
+    stand_in.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\n')
+    stand_in.chmod(0o755)
+    script = (
+        "import sys; from tests.test_worktree import repository; from pathlib import Path;"
+        " repository(Path(sys.argv[1]), sys.argv[2]).merge_base_into('t-1', None, 'x')"
+    )
+    path = f"{stand_in.parent}:{os.environ['PATH']}"
+    command = [sys.executable, "-c", script, str(tmp_path / "state"), str(origin)]
+    subprocess.run(command, env=os.environ | {"PATH": path}, check=True)
+    assert (tmp_path / "asked").read_text().splitlines() == [f"fetch origin {base}", "checkout"]
+
+
 def test_a_repository_without_large_files_needs_no_git_lfs(tmp_path: Path) -> None:
     """Another filter, or the words in another file, are none of ours."""
     origin = tmp_path / "origin"

@@ -305,3 +305,18 @@ async def test_a_daemon_that_ends_waits_for_no_fetch_of_upkeep(tmp_path: Path) -
             os.write(writers[0], b"x")
         os.close(writers[0])
         assert tree.exists()
+
+
+@pytest.mark.anyio
+async def test_a_daemon_that_is_told_to_stop_answers_nothing(here: Place) -> None:
+    """A deadline that passes while a daemon drains is left to the next one: what it lets go on would not start."""
+    here.claim("a")
+    run = here.converse("a")
+    here.end(run, 1)
+    here.store.transact(partial(questions.ask, run=run, default="Yes.", deadline_s=0), "a", 1, "Up?")
+    here.store.transact(tickets.apply, "a", Held(1, Reason.QUESTION))
+    loop = supervisor(here)
+    loop.draining = True
+    await loop.serve()
+    assert known(here) == {"a": State.HELD}
+    assert [question.answer for question in here.store.read(questions.questions_of, "a")] == [None]
