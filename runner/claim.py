@@ -88,11 +88,14 @@ async def work(parts: Parts, ledger: Ledger, row: Row, stop: Stop) -> Report:
     except Interrupted:
         fact = claim.stopped()
     except (RepositoryUnreachable, WorktreeLocked) as error:
-        fact = put_off(row.ticket, Cause.WEATHER, now_us=await claim.now_us(), note=claim.note(str(error)))
+        fact = await claim.put_off(error)
     except (RepositoryDenied, RepositoryMissing, BranchInTheWay) as error:  # no other ticket would fare better
         claim.halt = Halt(claim.note(str(error)))
         fact = PutBack(row.ticket.token, Cause.START, 0, claim.halt.note)
-    except (WorktreeRefused, BaseMissing, ConfigError) as error:
+    except BaseMissing as error:
+        # without a name it is what HEAD names, and that of a person's checkout names nothing during their rebase
+        fact = claim.held(Reason.WORKTREE, str(error)) if error.base else await claim.put_off(error)
+    except (WorktreeRefused, ConfigError) as error:
         fact = claim.held(Reason.WORKTREE, str(error))
     except (PushRefused, CommitRefused, GitFailed) as error:
         fact = claim.held(Reason.DELIVERY, str(error))
@@ -293,6 +296,10 @@ class _Claim:
         if self._stop.reason is StoppedBy.OPERATOR:
             return Stopped(self._token)
         return PutBack(self._token, Cause.DRAIN)
+
+    async def put_off(self, error: Exception) -> PutBack:
+        """Return the fact that lets the ticket wait until git can be asked again."""
+        return put_off(self._row.ticket, Cause.WEATHER, now_us=await self.now_us(), note=self.note(str(error)))
 
     def held(self, reason: Reason, note: str) -> Held:
         """Return the fact that holds the ticket, its note bounded and without secrets."""

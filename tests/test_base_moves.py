@@ -181,6 +181,17 @@ def test_a_repository_that_takes_no_ticket_holds_none(work: Work, *, gone: bool)
     assert ("no git repository at" if gone else "has a branch `ticket`") in fact.note
 
 
+def test_a_rebase_of_a_person_holds_no_ticket(work: Work) -> None:
+    """While HEAD of a person's checkout names no branch, as in a rebase, a ticket that starts from it waits."""
+    git(work.repo, "checkout", "--quiet", "--detach")
+    fact = work.is_claimed()
+    assert isinstance(fact, PutBack)
+    assert fact.cause is Cause.WEATHER
+    assert "has no default branch; it has main" in fact.note
+    git(work.repo, "checkout", "--quiet", "main")
+    assert isinstance(work.is_claimed(), Finished)
+
+
 def test_an_agent_that_merged_the_base_itself_is_not_merged_again(work: Work) -> None:
     """What the branch has already is not merged, and is what the work is compared with."""
     work.commit()
