@@ -1,6 +1,7 @@
 """The configuration: what is understood, and in which words the rest is refused."""
 
 import os
+import pwd
 import re
 import subprocess
 import sys
@@ -73,6 +74,16 @@ def test_the_unit_gives_the_state_directory() -> None:
     assert read('repository = "/r"', unit).state_directory == Path("/var/lib/ticket-runner/a")
     assert read('repository = "/r"\nstate_directory = "s"', unit).state_directory == Path("/etc/ticket-runner/s")
     assert read('repository = "/r"\nstate_directory = "s"', unit).queue_directory == Path("/etc/ticket-runner/s/queue")
+
+
+def test_who_has_no_home_directory_gives_the_state_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user of whom no home directory is known is told which key replaces it, and with that key needs none."""
+    for name in ("XDG_STATE_HOME", "HOME"):
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)  # as for a user id that the system does not know
+    (problem,) = problems('repository = "/r"')
+    assert "give `state_directory`" in problem
+    assert read('repository = "/r"\nstate_directory = "/s"').state_directory == Path("/s")
 
 
 def test_paths_start_at_the_file_and_at_home(tmp_path: Path) -> None:

@@ -199,6 +199,15 @@ def test_a_daemon_whose_log_is_on_a_full_disk_ends_as_it_should(tmp_path: Path) 
     assert ended.returncode == Exit.NOTHING_TO_DO
 
 
+def test_a_daemon_without_standard_streams_works(tmp_path: Path) -> None:
+    """Started with all three closed, as some do, `start --once` works and returns just that."""
+    shell = Shell(tmp_path)
+    environ = os.environ | {"ANTHROPIC_API_KEY": "none"}
+    command = ["sh", "-c", 'exec "$0" start --once <&- >&- 2>&-', str(PROGRAM)]
+    ended = subprocess.run(command, cwd=shell.repository, env=environ, check=False)
+    assert ended.returncode == Exit.NOTHING_TO_DO
+
+
 def test_an_observer_that_fails_leaves_the_write_and_the_other_events(tmp_path: Path) -> None:
     """Whatever an observer raises, the write was done, returns its value and tells of each of its events."""
     told: list[Name] = []

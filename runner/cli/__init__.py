@@ -3,6 +3,7 @@
 Imports inside the commands, so that one that only reads needs neither the SDK nor git.
 """
 
+import os
 import signal
 import sys
 from io import TextIOWrapper
@@ -22,6 +23,7 @@ _MISUSED = 2
 
 def main() -> None:
     """Run the command line and exit."""
+    _open_what_is_closed()
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that is not UTF-8 still gets its table
     try:
@@ -41,6 +43,16 @@ def main() -> None:
             raise
         sys.stderr.write(f"ticket-runner: {foreseen}\n")
         sys.exit(foreseen.exit_code)
+
+
+def _open_what_is_closed() -> None:
+    """Give standard streams that whoever started us has closed: else the next files we open would be they."""
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:  # noqa: PLR2004  standard error
+        os.set_inheritable(number, True)  # noqa: FBT003  it has no other name
+    os.close(number)
+    sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115  as Python opens them
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
 
 
 def _end_as_its_reader_did() -> NoReturn:

@@ -365,7 +365,7 @@ class Config(Section):
         around = surroundings(info)
         repository = _or_empty(lambda: around.repository(str(table.get("repository", ""))))
         name = str(table.get("name", name_of(repository)))
-        state = str(table.get("state_directory", _state_directory(name, repository, around.environ)))
+        state = str(table.get("state_directory") or _state_directory(name, repository, around.environ))
         state = _or_empty(lambda: str(around.path(state)))
         return {
             "name": name,
@@ -385,4 +385,8 @@ def _or_empty(make: Callable[[], str]) -> str:
 def _state_directory(name: str, repository: str, environ: Mapping[str, str]) -> str:
     if of_unit := environ.get("STATE_DIRECTORY", "").partition(":")[0]:
         return of_unit
-    return str(user_state_path("ticket-runner", appauthor=False) / f"{name}-{short_hash(repository)}")
+    try:
+        states = user_state_path("ticket-runner", appauthor=False)
+    except RuntimeError as error:  # of a user id without a name, as containers give them
+        raise ValueError("this user has no home directory: give `state_directory`, or set HOME") from error
+    return str(states / f"{name}-{short_hash(repository)}")
