@@ -1,7 +1,6 @@
 """The configuration: what is understood, and in which words the rest is refused."""
 
 import os
-import pwd
 import re
 import subprocess
 import sys
@@ -76,14 +75,24 @@ def test_the_unit_gives_the_state_directory() -> None:
     assert read('repository = "/r"\nstate_directory = "s"', unit).queue_directory == Path("/etc/ticket-runner/s/queue")
 
 
-def test_who_has_no_home_directory_gives_the_state_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+NAMELESS = """
+import pwd, sys
+from pathlib import Path
+from runner.config import Config
+
+pwd.getpwuid = {}.__getitem__  # as for a user id that the system does not know
+print(Config.load(Path(sys.argv[1]), {}).state_directory)
+"""
+
+
+@pytest.mark.parametrize(("more", "said"), [("", "give `state_directory`"), ('state_directory = "/s"', "/s\n")])
+def test_who_has_no_home_directory_gives_the_state_directory(tmp_path: Path, more: str, said: str) -> None:
     """A user of whom no home directory is known is told which key replaces it, and with that key needs none."""
-    for name in ("XDG_STATE_HOME", "HOME"):
-        monkeypatch.delenv(name)
-    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)  # as for a user id that the system does not know
-    (problem,) = problems('repository = "/r"')
-    assert "give `state_directory`" in problem
-    assert read('repository = "/r"\nstate_directory = "/s"').state_directory == Path("/s")
+    (tmp_path / "a.toml").write_text(f'repository = "/r"\n{more}\n')
+    environ = {name: value for name, value in os.environ.items() if name not in {"HOME", "XDG_STATE_HOME"}}
+    command = [sys.executable, "-c", NAMELESS, str(tmp_path / "a.toml")]
+    ended = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    assert said in ended.stdout + ended.stderr
 
 
 def test_paths_start_at_the_file_and_at_home(tmp_path: Path) -> None:
