@@ -202,6 +202,8 @@ def _into(source: Path, place: Path) -> None:
 def _said(config: Config, target: _Target, manifest: Manifest) -> Iterator[str]:
     made_at = datetime.fromtimestamp(manifest.made_at_us / 1_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     yield f"restored to {target.home.path}: the backup of {made_at}, of {manifest.home} on {manifest.host}"
+    if manifest.home != str(target.home.path):
+        yield f"notes and the log keep the words of then: what they have in {manifest.home} is in {target.home.path}"
     if target.home.path != config.state_directory:
         yield f"set state_directory to {target.home.path} before the next start"
     shown = Repository(target.home.path, config.repository, author_name="-", author_email="-").shown

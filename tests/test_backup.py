@@ -70,7 +70,8 @@ def test_a_worktree_comes_back_as_it_was(here: Place, tmp_path: Path) -> None:
     assert (here.home.clone / "worktrees/t/index").read_bytes() == index
     assert list(here.home.clone.glob("refs/saved/*")) == []
     there = configured(tmp_path, "other")
-    said(restore(there, tmp_path / "b"))
+    told = said(restore(there, tmp_path / "b"))
+    assert f"what they have in {here.home.path} is in {Home.of(there).path}\n" in told
     moved = Home.of(there).worktrees / "t"
     assert git(moved, "log", "--format=%s %D", "-1") == "Work HEAD -> ticket/t, side"
     assert git(moved, "diff", "--name-status") == "D\tgone.txt\nM\told.txt"
