@@ -83,24 +83,16 @@ def write_launcher(directory: Path) -> Path:
     return Path(file.name).replace(path)
 
 
-def launch_variable(
-    cli: Path,
-    *,
-    cookie: Cookie,
-    environment: Mapping[str, str],
-    inherit: Sequence[str] = SDK_SETS,
-    cgroup: Path | None = None,
-) -> dict[str, str]:
+def launch_variable(cli: Path, *, cookie: Cookie, environment: Mapping[str, str]) -> dict[str, str]:
     """Return what goes into `ClaudeAgentOptions.env`, so that the launcher becomes `cli` with `environment`.
 
-    The CLI gets `environment`, the cookie and the variables named in `inherit`; of the rest of the daemon's
-    environment, and of this variable, nothing. It is ended by TERM when the calling thread ends. Without `cgroup`
-    it stays in ours.
+    The CLI gets `environment`, the cookie and what the SDK tells it (`SDK_SETS`); of the rest of the daemon's
+    environment, and of this variable, nothing. It is ended by TERM when the calling thread ends.
 
     Raises:
         RuntimeError: Not in the main thread.
     """
-    return _launch(str(cli.absolute()), signal.SIGTERM, cookie, environment, inherit, cgroup)
+    return _launch(str(cli.absolute()), signal.SIGTERM, cookie, environment, SDK_SETS)
 
 
 def base_environment(
@@ -145,7 +137,7 @@ async def run_command(
     """
     began = time.monotonic()
     death_signal = None if outlives else signal.SIGKILL
-    launch = _launch("/bin/sh", death_signal, cookie, environment, (), None, new_session=True, pid_variable=COMMAND)
+    launch = _launch("/bin/sh", death_signal, cookie, environment, (), new_session=True, pid_variable=COMMAND)
     with ExitStack() as stack:
         source = stack.enter_context(_readable(stdin))
         out = stack.enter_context(closing(_File(cwd) if outlives else _Pipe()))
@@ -209,7 +201,6 @@ def _launch(
     cookie: Cookie,
     environment: Mapping[str, str],
     inherit: Sequence[str],
-    cgroup: Path | None,
     *,
     new_session: bool = False,
     pid_variable: str = CLI,
@@ -225,7 +216,6 @@ def _launch(
         "pid_variable": pid_variable,
         "environment": {**environment, **cookie.environment()},
         "inherit": list(inherit),
-        "cgroup": str(cgroup) if cgroup is not None else None,
     }
     return {LAUNCH: json.dumps(launch), **cookie.environment()}
 

@@ -35,7 +35,6 @@ class Launch(TypedDict):
     pid_variable: str
     environment: dict[str, str]
     inherit: list[str]
-    cgroup: str | None
 
 
 def main() -> NoReturn:
@@ -50,8 +49,6 @@ def main() -> NoReturn:
         os.setsid() if launch["new_session"] else os.setpgid(0, 0)
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(OOM_SCORE_ADJ)
-    if launch["cgroup"] is not None:
-        join_cgroup(Path(launch["cgroup"]))
     environment = {name: os.environ[name] for name in launch["inherit"] if name in os.environ}
     environment |= launch["environment"]
     environment[launch["pid_variable"]] = f"{os.getpid()} {launch['parent']}"
@@ -71,14 +68,6 @@ def die_with_parent(parent: int, death_signal: int) -> None:
         fail(FAILED, f"prctl(PR_SET_PDEATHSIG): {os.strerror(ctypes.get_errno())}")
     if os.getppid() != parent:
         fail(FAILED, f"the parent is {os.getppid()} and not {parent}: the daemon is gone")
-
-
-def join_cgroup(directory: Path) -> None:
-    """Move into the cgroup; without it limits are missing and everything else holds, so go on."""
-    try:
-        (directory / "cgroup.procs").write_text("0")
-    except OSError as error:
-        say(f"cannot join the cgroup {directory}: {error.strerror}")
 
 
 def become(program: str, environment: dict[str, str]) -> NoReturn:

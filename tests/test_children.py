@@ -114,20 +114,6 @@ def test_a_launcher_started_by_hand_says_so(tmp_path: Path) -> None:
     assert "started by ticket-runner only" in done.stderr
 
 
-def test_the_launcher_joins_a_cgroup_or_says_why_not(cookie: Cookie) -> None:
-    """A launcher writes itself into the cgroup, and goes on without one that does not exist."""
-    group = Path(cookie.home) / "group"
-    group.mkdir()
-    outputs = []
-    for cgroup in (group, Path("/nowhere")):
-        launch = launch_variable(Path("/bin/echo"), cookie=cookie, environment={}, cgroup=cgroup)
-        command = [str(write_launcher(Path(cookie.home))), "hello"]
-        outputs.append(subprocess.run(command, env=launch, check=True, capture_output=True, text=True))
-    assert (group / "cgroup.procs").read_text() == "0"
-    assert [output.stdout for output in outputs] == ["hello\n", "hello\n"]
-    assert (outputs[0].stderr, "cannot join" in outputs[1].stderr) == ("", True)
-
-
 def test_the_launcher_is_private_and_quoted(tmp_path: Path) -> None:
     """The launcher's file is for its owner only, replaces an old one, and leaves no other file."""
     directory = tmp_path / "it's a home"

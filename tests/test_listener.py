@@ -39,7 +39,7 @@ def test_a_tool_that_worked_has_ended_even_while_its_run_is_ended(
     async def work() -> None:
         await listener.before_tool(ToolStarted("tool-1", "Bash", "make"))
         await listener.end_processes()
-        await listener.on_message(ToolEnded("tool-1", is_error, 0, ""))
+        await listener.on_message(ToolEnded("tool-1", is_error))
 
     place.store.transact(lambda tx: tx.log("t", Name.AGENT_STARTED, run=run))
     anyio.run(work)

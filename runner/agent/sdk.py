@@ -255,8 +255,10 @@ def _call(block: ToolUseBlock) -> Call:
 
 
 def _ended(block: ToolResultBlock) -> ToolEnded:
+    if not block.is_error:
+        return ToolEnded(block.tool_use_id, is_error=False)
     said = block.content if isinstance(block.content, str) else json.dumps(block.content)
-    return ToolEnded(block.tool_use_id, bool(block.is_error), len(said), said if block.is_error else "")
+    return ToolEnded(block.tool_use_id, is_error=True, error=said)
 
 
 def _result(data: Mapping[str, Any]) -> Result:

@@ -116,7 +116,6 @@ class ToolEnded:
 
     tool_use_id: str
     is_error: bool
-    size_chars: int
     error: str = ""
     """What it said, if that is an error; bounded."""
 

@@ -279,14 +279,12 @@ def due(rx: Rx, *, home: str) -> list[EffectRow]:
     return [_row(found) for found in rx.connection.execute(query).mappings()]
 
 
-def abandoned_claims(rx: Rx, *, home: str, epoch: int, ticket: str | None = None) -> list[EffectRow]:
+def abandoned_claims(rx: Rx, *, home: str, epoch: int) -> list[EffectRow]:
     """Return the claimed effects without outcome whose daemon, an earlier one of this home, is dead."""
     of_home = select(schema.epoch.c.id).where(schema.epoch.c.home == home, schema.epoch.c.id != epoch)
     query = select(schema.effect).where(
         _f.state == EffectState.CLAIMED, _f.outcome.is_(None), _f.claimed_by.in_(of_home)
     )
-    if ticket is not None:
-        query = query.where(_f.ticket == ticket)
     return [_row(found) for found in rx.connection.execute(query).mappings()]
 
 

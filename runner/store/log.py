@@ -174,9 +174,8 @@ def is_filled(rx: Rx, ticket: str) -> bool:
 
 def delivered(rx: Rx, ticket: str) -> str | None:
     """Return the commit that the repository was last seen to have on the ticket's branch, None when it never was."""
-    query = select(schema.event).where(_e.ticket == ticket, _e.name == Name.BRANCH_PUSHED).order_by(_e.seq.desc())
-    pushed = rx.connection.execute(query.limit(1)).mappings().one_or_none()
-    return None if pushed is None else str(_event(pushed).payload["sha"])
+    pushed = last(rx, ticket, Name.BRANCH_PUSHED)
+    return None if pushed is None else str(pushed.payload["sha"])
 
 
 def _last_seq(ticket: str, name: Name) -> ColumnElement[int]:

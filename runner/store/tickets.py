@@ -103,13 +103,11 @@ def get(rx: Rx, ticket_id: str) -> Row:
     return _row(found)
 
 
-def all_rows(rx: Rx, *, states: Collection[State] | None = None, since_us: int | None = None) -> list[Row]:
-    """Return the tickets in one of `states`, or that changed at `since_us` or later, oldest first."""
+def all_rows(rx: Rx, *, states: Collection[State] | None = None) -> list[Row]:
+    """Return the tickets in one of `states`, or all of them, oldest first."""
     query = select(schema.ticket).order_by(_t.taken_at_us, _t.id)
     if states is not None:
         query = query.where(_t.state.in_([*states]))
-    if since_us is not None:
-        query = query.where(_t.changed_at_us >= since_us)
     return rows(rx, query)
 
 
