@@ -18,10 +18,9 @@ from runner.home import Home
 from runner.retention import Kept, due_us
 from runner.store import Rx, sessions, tickets
 from runner.store.tickets import Row
-from tickets.ticket import State
+from tickets.ticket import OVER
 
 _ID_CHARS = 36
-OVER = frozenset({State.DONE, State.CANCELLED})
 _BLOCK_BYTES = 512  # of st_blocks, whatever the file system's own
 _PARTS = {
     "database": ("ticket-runner.sqlite3", "ticket-runner.sqlite3-wal", "ticket-runner.sqlite3-shm"),

@@ -30,12 +30,11 @@ from runner.store.sessions import SessionRow
 from runner.store.tickets import Row
 from runner.worktree import Place, Repository, branch_ref
 from tickets.moves import IllegalMove
-from tickets.ticket import State
+from tickets.ticket import OPEN, State
 
 _AHEAD = 8
 """Generations beyond the stored ones that a ticket's next claim would find by their ids."""
 _ROUNDING_MICROUSD = 1
-_OPEN = frozenset({State.READY, State.RUNNING, State.HELD})
 _BY_HAND = "restore a backup, or report it with the output of `ticket-runner events`"
 _START = "`ticket-runner start` goes on from here, or `fsck --repair`"
 
@@ -161,7 +160,7 @@ def _trees(repository: Repository, home: Home, tables: Tables, here: dict[str, R
             what, todo = ("a worktree", "remove") if path in survey.registered else ("something", "move")
             yield Finding(path.name, f"{what} of no ticket is at {path}", f"look at it, then {todo} it")
     for ticket, row in here.items():
-        if row.base_sha is None or row.ticket.state not in _OPEN:
+        if row.base_sha is None or row.ticket.state not in OPEN:
             continue
         path, anew = repository.path_of(ticket), "uncommitted work is lost; the next claim makes it anew"
         match repository.place(ticket):

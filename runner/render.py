@@ -20,7 +20,7 @@ from runner.config import unknown_tools
 from runner.events import Event
 from runner.live import Live
 from runner.session import Kind
-from runner.status import OPEN, Details, Explanation, Overview
+from runner.status import Details, Explanation, Overview
 from runner.store.effects import OPEN as OPEN_EFFECTS
 from runner.store.effects import EffectRow
 from runner.store.log import Entry
@@ -29,7 +29,7 @@ from runner.store.questions import Question
 from runner.store.runs import RunRow
 from runner.table import aligned, plain
 from runner.why import clock, lasted
-from tickets.ticket import State
+from tickets.ticket import OPEN, State
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _COLOURS = {State.RUNNING: "cyan", State.HELD: "yellow", State.DONE: "green", State.CANCELLED: "dim"}

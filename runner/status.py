@@ -31,9 +31,6 @@ from tickets.front_matter import NotATicket
 from tickets.source import Refused
 from tickets.ticket import State
 
-OPEN = frozenset({State.READY, State.RUNNING, State.HELD})
-"""What `status` shows unless it is asked for more."""
-
 _LAST_EVENTS = 20
 
 

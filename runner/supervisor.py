@@ -23,7 +23,6 @@ from runner.admission import HOURS, MACHINE, Closed, why_closed
 from runner.agent import Stop
 from runner.commands import Command, Verb
 from runner.config import unknown_tools
-from runner.disk import OVER
 from runner.effects import STORE_RETRY_S, Ledger
 from runner.errors import ConfigError, Exit
 from runner.mirror import Mirror
@@ -37,7 +36,7 @@ from runner.store.tickets import Row
 from runner.upkeep import Daily, Upkeep
 from runner.worktree import BaseMissing, RepositoryDenied, RepositoryUnreachable
 from tickets.source import Refused, Source
-from tickets.ticket import Released, State
+from tickets.ticket import OVER, Released, State
 
 _CLEAN_S = 20.0
 """How long a command waits for what is removed; its client gives up after 30."""

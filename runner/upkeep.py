@@ -19,7 +19,7 @@ from anyio.to_thread import run_sync
 
 from runner import log, processes
 from runner.config import Config
-from runner.disk import OVER, keep_days, transcripts_of, written
+from runner.disk import keep_days, transcripts_of, written
 from runner.errors import RunnerError
 from runner.events import Name
 from runner.home import Home
@@ -36,6 +36,7 @@ from runner.worktree import (
     WorktreeLocked,
     clear,
 )
+from tickets.ticket import OVER
 
 _WHY_CHARS = 300
 _DAY_S = 24 * 3600.0

@@ -13,10 +13,9 @@ from datetime import UTC, datetime
 from runner.admission import HOURS, MACHINE, WEATHER, Closed
 from runner.events import Name, Value
 from tickets.moves import IDLE_CRASHES_TO_HOLD
-from tickets.ticket import NEVER_US, Cause, Reason, State, Ticket
+from tickets.ticket import NEVER_US, OF_EFFECTS, Cause, Reason, State, Ticket
 
 _SUMMARY_CHARS = 60
-_DECIDED = frozenset({Reason.EFFECT, Reason.APPROVAL})
 _UNDECIDED = frozenset({"unknown", "approval"})
 _UNDER_WAY = frozenset({"wanted", "claimed"})
 _NEXT: Mapping[Reason, str] = {
@@ -199,7 +198,7 @@ def lasted(us: int) -> str:
 
 def _held(facts: Facts, queue: Queue) -> Why:
     ticket, asked, until_us = facts.ticket, facts.asked, None
-    if ticket.reason in _DECIDED and not facts.effects.keys() & _UNDECIDED and facts.effects.keys() & _UNDER_WAY:
+    if ticket.reason in OF_EFFECTS and not facts.effects.keys() & _UNDECIDED and facts.effects.keys() & _UNDER_WAY:
         decided = Why(f"{ticket.reason}: decided; it goes on when that is done")
         return decided if queue.has_daemon else replace(decided, then=_START)
     because = str(ticket.reason)

@@ -24,12 +24,12 @@ from runner.events import Name
 from runner.outcome import Outcome
 from runner.render import details, overview
 from runner.session import Kind
-from runner.status import OPEN, Around, Overview, look, look_at
+from runner.status import Around, Overview, look, look_at
 from runner.store import Rx, claims, queue, runs, sessions, tickets
 from tests.shell import PROGRAM, Shell, read_back, text_stream
 from tests.stores import SECOND, Place
 from tickets.source import Refused
-from tickets.ticket import Cancelled, Finished, Held, Parked, Reason, Spec, State
+from tickets.ticket import OPEN, Cancelled, Finished, Held, Parked, Reason, Spec, State
 
 EVIL = "\x1b[31m\x1b]0;owned\x07\x9b2J\r\b\u202e[red]loud[/red] [link=file:///etc]x[/] :skull: {0} %s"
 OBEYED = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")

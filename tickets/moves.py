@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from tickets.ticket import (
+    OF_EFFECTS,
     Answered,
     Cancelled,
     Cause,
@@ -38,7 +39,7 @@ from tickets.ticket import (
 IDLE_CRASHES_TO_HOLD = 3
 """Claims in a row that ended in the daemon's death with nothing new in the log."""
 
-SETTLED_ELSEWHERE = frozenset({Reason.QUESTION, Reason.EFFECT, Reason.APPROVAL})
+SETTLED_ELSEWHERE = OF_EFFECTS | {Reason.QUESTION}
 """Held for something that has its own command; letting the ticket go would not answer it."""
 
 
@@ -112,7 +113,7 @@ def _while_held(ticket: Ticket, fact: Fact) -> Ticket | None:
             return _ready(ticket, fresh=fresh or ticket.fresh)
         case Answered() if ticket.reason is Reason.QUESTION:
             return _ready(ticket, fresh=ticket.fresh)
-        case Settled() if ticket.reason in {Reason.EFFECT, Reason.APPROVAL}:
+        case Settled() if ticket.reason in OF_EFFECTS:
             return _ready(ticket, fresh=ticket.fresh)
         case Cancelled():
             return replace(ticket, state=State.CANCELLED, reason=None, note="")

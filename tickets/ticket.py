@@ -24,6 +24,10 @@ class State(StrEnum):
     CANCELLED = "cancelled"
 
 
+OPEN = frozenset({State.READY, State.RUNNING, State.HELD})
+OVER = frozenset({State.DONE, State.CANCELLED})
+
+
 class Reason(StrEnum):
     """Why a held ticket waits for a person."""
 
@@ -39,6 +43,10 @@ class Reason(StrEnum):
     DELIVERY = "delivery"
     NO_CHANGE = "no_change"
     OPERATOR = "operator"
+
+
+OF_EFFECTS = frozenset({Reason.EFFECT, Reason.APPROVAL})
+"""Held for effects: it is let go when none of them is open."""
 
 
 class Stop(StrEnum):

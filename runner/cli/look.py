@@ -39,13 +39,13 @@ def status(
     """Show one row per ticket; works with the daemon down."""
     from runner import render
     from runner import status as of
-    from tickets.ticket import State
+    from tickets.ticket import OPEN, State
 
     since_us, loaded = _since_us(since), load(config)
     around = of.Around.of(loaded)
     view = of.nothing(around)
     with nothing_is_fine(), reading(loaded) as store:
-        view = store.read(of.look, around, states=[*State] if done or since else of.OPEN, since_us=since_us)
+        view = store.read(of.look, around, states=[*State] if done or since else OPEN, since_us=since_us)
     if as_json:
         typer.echo(render.to_json(view))
     else:

@@ -19,7 +19,7 @@ from runner.events import Name, Value
 from runner.store import schema, tickets
 from runner.store.connection import Rx, Tx
 from runner.store.text import to_json, to_payload
-from tickets.ticket import Reason, Settled, State
+from tickets.ticket import OF_EFFECTS, Settled, State
 
 _f = schema.effect.c
 
@@ -222,7 +222,7 @@ def settle(tx: Tx, row: EffectRow, state: EffectState, outcome: str) -> bool:
 def let_go(tx: Tx, ticket: str) -> None:
     """Make a ticket ready that was held for its effects, when nothing is open any more."""
     held = tickets.get(tx, ticket).ticket
-    if held.state is not State.HELD or held.reason not in {Reason.EFFECT, Reason.APPROVAL}:
+    if held.state is not State.HELD or held.reason not in OF_EFFECTS:
         return
     if not open_effects(tx, ticket):
         tickets.apply(tx, ticket, Settled())

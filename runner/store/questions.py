@@ -13,13 +13,12 @@ from runner.errors import RunnerError
 from runner.events import Name
 from runner.store import claims, schema, tickets
 from runner.store.connection import Rx, Tx
-from tickets.ticket import Answered, Reason, State, Ticket
+from tickets.ticket import OPEN, Answered, Reason, State, Ticket
 
 _q = schema.question.c
 _r = schema.run.c
 _t = schema.ticket.c
 _US = 1_000_000
-_OPEN = (State.READY, State.RUNNING, State.HELD)
 
 BY_DEADLINE = "deadline"
 """Who answered a question that nobody answered."""
@@ -145,7 +144,7 @@ def _answer(tx: Tx, before: Ticket, answers: Mapping[int, str], *, by: str) -> T
 
 def _waits_for_time(home: str) -> ColumnElement[bool]:
     """Return what is true of an open question with a deadline, of a ticket of `home` that is not over."""
-    of_home = select(_t.id).where(_t.home == home, _t.state.in_(_OPEN))
+    of_home = select(_t.id).where(_t.home == home, _t.state.in_(OPEN))
     return and_(_q.answered_at_us.is_(None), _q.deadline_us.is_not(None), _q.ticket.in_(of_home))
 
 
