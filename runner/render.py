@@ -1,14 +1,11 @@
-"""How status looks: a table for a terminal, JSON for a program.
+"""How status looks at a terminal.
 
 What came from a ticket, a file or an agent is shown as text: no markup in it is obeyed,
 and no control character reaches the terminal.
 """
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
-from enum import Enum
 
 from rich.console import Console
 from rich.table import Table
@@ -40,11 +37,6 @@ _EXPLAINED_EVENTS = 8
 _NAMED = 10  # files that wait
 _FRESH = "fresh"
 """A run in a new session: its own could not go on, or a person or newer rules asked for it; `closed` says which."""
-
-
-def to_json(value: object) -> str:
-    """Return a frozen value as one line of JSON, its fields by their names; ASCII, so that no terminal obeys it."""
-    return json.dumps(_plain(value))
 
 
 def overview(view: Overview, console: Console) -> None:
@@ -178,11 +170,6 @@ def events(entries: Iterable[Entry], console: Console) -> None:
         console.print(shown(f"{entry.id:>6}  {_told(entry.event)}"), soft_wrap=True)
 
 
-def entry_json(entry: Entry) -> str:
-    """Return an event as one line of JSON."""
-    return json.dumps({"id": entry.id, **_fields(entry.event)})
-
-
 def shown(text: str) -> Text:
     """Return text from anywhere as rich may have it: no markup in it is obeyed."""
     return Text(harmless(text))
@@ -288,19 +275,3 @@ def _told(event: Event) -> str:
     ids = " ".join(part for part in (event.ticket, event.run or "") if part)
     payload = " ".join(f"{key}={value}" for key, value in event.payload.items() if value is not None and value != "")
     return " ".join(f"{clock(event.at_us)}  {event.name:<22} {ids}  {payload}".rstrip().splitlines())
-
-
-def _fields(value: object) -> dict[str, object]:
-    return {field.name: _plain(getattr(value, field.name)) for field in fields(value)} if is_dataclass(value) else {}
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, Enum):
-        return value.value
-    if is_dataclass(value) and not isinstance(value, type):
-        return _fields(value)
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value

@@ -37,7 +37,7 @@ def status(
     config: ConfigOption = None,
 ) -> None:
     """Show one row per ticket; works with the daemon down."""
-    from runner import render
+    from runner import json_lines, render
     from runner import status as of
     from tickets.ticket import OPEN, State
 
@@ -47,7 +47,7 @@ def status(
     with nothing_is_fine(), reading(loaded) as store:
         view = store.read(of.look, around, states=[*State] if done or since else OPEN, since_us=since_us)
     if as_json:
-        typer.echo(render.to_json(view))
+        typer.echo(json_lines.to_json(view))
     else:
         render.overview(view, console())
 
@@ -55,14 +55,14 @@ def status(
 @app.command()
 def show(ticket: TicketArgument, *, as_json: JsonOption = False, config: ConfigOption = None) -> None:
     """Show all that is known of one ticket."""
-    from runner import render
+    from runner import json_lines, render
     from runner import status as of
 
     loaded = load(config)
     with reading(loaded) as store:
         view = store.read(of.look_at, ticket, of.Around.of(loaded))
     if as_json:
-        typer.echo(render.to_json(view))
+        typer.echo(json_lines.to_json(view))
     else:
         render.details(view, console())
 
@@ -70,7 +70,7 @@ def show(ticket: TicketArgument, *, as_json: JsonOption = False, config: ConfigO
 @app.command()
 def explain(ticket: TicketArgument, *, as_json: JsonOption = False, config: ConfigOption = None) -> None:
     """Say why a ticket is not running and what would make it run."""
-    from runner import render
+    from runner import json_lines, render
     from runner import status as of
     from runner.store import NothingYet
 
@@ -84,7 +84,7 @@ def explain(ticket: TicketArgument, *, as_json: JsonOption = False, config: Conf
             raise
         view = of.explain_file(ticket, around)
     if as_json:
-        typer.echo(render.to_json(view))
+        typer.echo(json_lines.to_json(view))
     else:
         render.explanation(view, console())
 
@@ -99,7 +99,7 @@ def events(
     config: ConfigOption = None,
 ) -> None:
     """Print the log."""
-    from runner import render
+    from runner import json_lines, render
     from runner.store import log, tickets
 
     with nothing_is_fine(ticket), reading(load(config)) as store, suppress(KeyboardInterrupt):
@@ -111,7 +111,7 @@ def events(
                 continue
             since = entries[-1].id
             if as_json:
-                typer.echo("\n".join(map(render.entry_json, entries)))
+                typer.echo("\n".join(map(json_lines.entry_json, entries)))
             else:
                 render.events(entries, console())
             sys.stdout.flush()
@@ -141,7 +141,7 @@ def effects(
     config: ConfigOption = None,
 ) -> None:
     """List effects outside, those of unknown outcome first."""
-    from runner import render
+    from runner import json_lines, render
     from runner.store import effects as ledger
     from runner.store import tickets
 
@@ -151,7 +151,7 @@ def effects(
             store.read(tickets.get, ticket)
         rows = store.read(ledger.effects, ticket=ticket)
     if as_json:
-        typer.echo(render.to_json(rows))
+        typer.echo(json_lines.to_json(rows))
     else:
         render.effects(rows, console())
 

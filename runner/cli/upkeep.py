@@ -36,7 +36,7 @@ def fsck(
 ) -> int:
     """Compare log, tables, transcripts, worktrees and processes, and say where they differ."""
     from runner import fsck as of
-    from runner import render
+    from runner import json_lines, render
 
     loaded = load(config)
     if repair:
@@ -44,7 +44,7 @@ def fsck(
     with reading(loaded) as store:
         findings = of.examine(loaded, store)
     if as_json:
-        typer.echo(render.to_json(findings))
+        typer.echo(json_lines.to_json(findings))
     else:
         for finding in findings:
             word = "DIFFERS" if finding.differs else "note"
@@ -87,7 +87,7 @@ def disk(
 ) -> None:
     """Show what the state directory holds, and what of it is removed when; a daemon may run."""
     from runner import disk as of
-    from runner import render
+    from runner import json_lines, render
     from runner.home import Home
 
     loaded = load(config)
@@ -100,7 +100,7 @@ def disk(
         now_us, rows = store.read(of.rows_here, Home.of(loaded).name)
     view = of.usage(loaded, now_us, rows)
     if as_json:
-        typer.echo(render.to_json(view))
+        typer.echo(json_lines.to_json(view))
         return
     for line in _lines(view):
         typer.echo(render.harmless(line))
