@@ -33,7 +33,7 @@ from runner.redact import Redactor
 from runner.store import Store, sessions, sqlite_url, tickets
 from runner.store.schema import HEAD
 from runner.worktree import Saved
-from tickets.files import told_of
+from tickets.files import sync, told_of
 
 _LEVEL = 6
 _LINE_BYTES = 64 * 1024 * 1024
@@ -55,7 +55,7 @@ def backup(config: Config, file: Path, environ: Mapping[str, str] = os.environ) 
         with told_of(directory), TemporaryDirectory(dir=directory, prefix=f".{file.name}.") as room:
             yield from _made(config, Path(room), secrets_known(config, environ))
             Path(room, "archive").rename(file)
-            _survive_a_power_cut(directory)
+            sync(directory)
     except OSError as error:
         raise RunnerError(f"{error.filename or file}: {error.strerror}") from error
     yield f"wrote {file}, {file.stat().st_size / 1e6:.1f} MB"
@@ -189,11 +189,3 @@ def _copy(source: BinaryIO, to: BinaryIO, size: int, secrets: Collection[bytes])
         for secret in secrets:
             line = line.replace(secret, b"*" * len(secret))
         to.write(line)
-
-
-def _survive_a_power_cut(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -34,7 +34,7 @@ from runner.events import Name, Value
 from runner.home import Home
 from runner.store import Rx, Store, Tx, audit, sqlite_path, sqlite_url, tickets
 from runner.worktree import Repository, Saved
-from tickets.files import told_of
+from tickets.files import sync, told_of
 
 _NAME_CHARS = 200  # of a project's directory, beyond which Claude Code's name for it is not known
 _MADE_BY_CHECK = {"lock"}
@@ -192,11 +192,7 @@ def _into(source: Path, place: Path) -> None:
             shutil.copytree(source, made, symlinks=True) if source.is_dir() else shutil.copyfile(source, made)
             made.chmod(source.stat().st_mode)
             made.rename(place)
-    descriptor = os.open(place.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync(place.parent)
 
 
 def _said(config: Config, target: _Target, manifest: Manifest) -> Iterator[str]:
