@@ -133,7 +133,7 @@ def _database(config: Config, copy: Path) -> tuple[dict[str, list[str]], bool, s
                 {
                     row.ticket.id: [session.id for session in sessions.sessions_of(rx, row.ticket.id)]
                     for row in tickets.all_rows(rx)
-                    if row.home in {None, Home.of(config).name}
+                    if row.is_of(Home.of(config).name)
                 },
                 is_copied,
                 HEAD,

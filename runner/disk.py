@@ -108,7 +108,7 @@ def transcripts_of(home: Home, ticket: str, ids: Iterable[str], by_id: Mapping[s
 
 def rows_here(rx: Rx, home: str) -> tuple[int, list[tuple[Row, list[str]]]]:
     """Return the time, and the tickets of a home, each with the ids of its sessions."""
-    rows = [row for row in tickets.all_rows(rx) if row.home in {None, home}]
+    rows = [row for row in tickets.all_rows(rx) if row.is_of(home)]
     return rx.now_us, [(row, [each.id for each in sessions.sessions_of(rx, row.ticket.id)]) for row in rows]
 
 

@@ -83,7 +83,7 @@ def examine(config: Config, store: Store) -> list[Finding]:
 def look(config: Config, store: Store, *, daemon: bool) -> list[Finding]:
     """Return what differs right now; `daemon`: one works here meanwhile."""
     home, tables = Home.of(config), store.read(tables_of)
-    here = {id_: row for id_, row in tables.rows.items() if row.home in {None, home.name}}
+    here = {id_: row for id_, row in tables.rows.items() if row.is_of(home.name)}
     found = chain(
         _log(tables),
         _queue(tables),

@@ -295,8 +295,7 @@ def retry_delay_s(attempt: int, *, base_s: float = 10.0, cap_s: float = 300.0) -
         ValueError: `attempt` is below 1.
     """
     if attempt < 1:
-        msg = f"attempt {attempt} is below 1"
-        raise ValueError(msg)
+        raise ValueError(f"attempt {attempt} is below 1")
     return min(base_s * 2.0 ** min(attempt - 1, 64), cap_s)  # a float overflows at exponent 1024
 
 

@@ -24,7 +24,7 @@ from runner.worktree import Place
 def repair(config: Config, store: Store) -> Iterator[str]:
     """Mend, and yield what was done and what was left, a line each; the caller holds the home's lock."""
     home = Home.of(config)
-    rows = {row.ticket.id: row for row in store.read(tickets.all_rows) if row.home in {None, home.name}}
+    rows = {row.ticket.id: row for row in store.read(tickets.all_rows) if row.is_of(home.name)}
     yield from _sweep(home, store)
     for run in store.read(runs.unended):
         if run.ticket in rows:

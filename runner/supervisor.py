@@ -328,7 +328,7 @@ class Supervisor:
 
 def _orphan_all(tx: Tx, home: str, epoch: int) -> None:
     for row in claims.orphans(tx, home=home, epoch=epoch):
-        if row.home in {None, home}:
+        if row.is_of(home):
             claims.orphan(tx, row.ticket.id, row.ticket.token)
 
 

@@ -44,7 +44,7 @@ _DAY_S = 24 * 3600.0
 
 def over_here(rx: Rx, home: str) -> list[Row]:
     """Return the tickets of a home that are over, oldest first."""
-    return [row for row in tickets.all_rows(rx, states=OVER) if row.home in {None, home}]
+    return [row for row in tickets.all_rows(rx, states=OVER) if row.is_of(home)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,10 @@ class Row:
     taken_at_us: int
     changed_at_us: int
 
+    def is_of(self, home: str) -> bool:
+        """Whether a daemon of `home` may work on it: no other home has its worktree."""
+        return self.home in {None, home}
+
 
 def take_in(tx: Tx, source: str, spec: Spec) -> Row | None:
     """Save a new ticket; None when its canonical id is known already."""
