@@ -132,12 +132,12 @@ def test_what_is_not_possible_changes_nothing(place: Place) -> None:
     """A refused command, or one for an unknown ticket, leaves ticket and log as they are."""
     place.take("a")
     do(place, Verb.CANCEL, "a")
-    before = place.store.read(log.last_id)
+    before = place.store.read(log.events)
     with pytest.raises(NotPossible, match="cannot hold ticket a: it is cancelled already"):
         do(place, Verb.HOLD, "a")
     with pytest.raises(UnknownTicket):
         do(place, Verb.HOLD, "b")
-    assert place.store.read(log.last_id) == before
+    assert place.store.read(log.events) == before
 
 
 @pytest.mark.parametrize("verb", [Verb.CANCEL, Verb.HOLD, Verb.RETRY])

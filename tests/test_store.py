@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sqlalchemy import select
 
 from runner.budget import RESERVE_MICROUSD, Cost, CostKind
 from runner.events import Name, fold_log
@@ -23,6 +24,7 @@ from runner.store import (
     questions,
     queue,
     runs,
+    schema,
     sessions,
     sqlite_url,
     tickets,
@@ -297,7 +299,6 @@ def test_log_is_read_in_pieces(place: Place) -> None:
         assert len(piece) <= 2
         pieces += piece
     assert pieces == whole
-    assert place.store.read(log.last_id) == whole[-1].id
 
 
 def test_open_tools_are_those_that_never_ended(place: Place) -> None:
@@ -559,10 +560,10 @@ def test_messages_are_said_once_and_bounded(place: Place) -> None:
     assert place.store.transact(sessions.say, "a-session-1", run, "u1", '{"text":"x"}')
     assert not place.store.transact(sessions.say, "a-session-1", run, "u1", '{"text":"y"}')
     assert place.store.transact(sessions.say, "a-session-1", run, "u2", '"' + "é" * sessions.MESSAGE_BYTES + '"')
-    (first, said), (second, cut) = place.store.read(sessions.said, "a-session-1")
-    assert (said, first < second) == ('{"text":"x"}', True)
+    query = select(schema.message.c.json).order_by(schema.message.c.id)
+    said, cut = place.store.read(lambda rx: rx.connection.execute(query).scalars().all())
+    assert said == '{"text":"x"}'
     assert cut.startswith('{"cut": ')
-    assert place.store.read(sessions.said, "a-session-1", since=second) == []
 
 
 def test_overview_sums_up_each_ticket(place: Place) -> None:
@@ -620,8 +621,9 @@ FACTS = st.sampled_from(
 @given(data=st.data())
 def test_ticket_is_what_its_log_folds_into(place: Place, data: st.DataObject) -> None:
     """After any facts, legal or refused, a ticket's row is what its log folds into."""
-    ticket = f"t{place.store.read(log.last_id)}"
-    place.take(ticket, priority=place.store.read(log.last_id))
+    number = len(place.store.read(tickets.states))
+    ticket = f"t{number}"
+    place.take(ticket, priority=number)
     for make in data.draw(st.lists(FACTS, min_size=5, max_size=30)):
         present = place.store.read(tickets.get, ticket).ticket
         if make is None:

@@ -43,11 +43,6 @@ def latest(rx: Rx, ticket: str, *, limit: int) -> list[Entry]:
     return [Entry(entry["id"], _event(entry)) for entry in reversed(found)]
 
 
-def last_id(rx: Rx) -> int:
-    """Return the id of the newest entry, 0 for an empty log: where to follow it from."""
-    return int(rx.connection.execute(select(func.coalesce(func.max(_e.id), 0))).scalar_one())
-
-
 def names_since(rx: Rx, ticket: str, start: Name) -> list[Name]:
     """Return what followed a ticket's last event named `start`, oldest first; everything when there is none."""
     query = select(_e.name).where(_e.ticket == ticket, _e.seq > _last_seq(ticket, start)).order_by(_e.seq)

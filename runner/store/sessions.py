@@ -160,12 +160,6 @@ def say(tx: Tx, session: str, run: str, uuid: str, text: str) -> bool:
     return True
 
 
-def said(rx: Rx, session: str, *, since: int = 0, limit: int = 200) -> list[tuple[int, str]]:
-    """Return number and JSON of the first `limit` messages of a session after number `since`, oldest first."""
-    query = select(_m.id, _m.json).where(_m.session == session, _m.id > since).order_by(_m.id).limit(limit)
-    return [(found.id, found.json) for found in rx.connection.execute(query)]
-
-
 def was_said(rx: Rx, ticket: str) -> bool:
     """Return whether any message of the ticket's sessions is stored."""
     query = select(_m.id).join(schema.session, _s.id == _m.session).where(_s.ticket == ticket).limit(1)

@@ -35,7 +35,6 @@ class Commit:
 class Facts:
     """What git shows of a ticket's work: the newest 50 commits, the first 200 uncommitted paths."""
 
-    head_sha: str
     commits: tuple[Commit, ...]
     uncommitted: tuple[str, ...]
     changed: bool
@@ -54,7 +53,6 @@ class Work(Trees):
             uncommitted = [*git.run(*_DIFF, "--name-only", "--no-renames", "-z", head).paths, *left_out]
             changed = bool(left_out) or git.ask(*_DIFF, "--quiet", base_sha).status != 0
         return Facts(
-            head,
             tuple(Commit(sha, subject[:_SUBJECT_CHARS]) for sha, _, subject in map(_words, log.splitlines())),
             tuple(os.fsencode(name).decode(errors="replace") for name in uncommitted[:_PATHS_SHOWN]),
             changed,
