@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.night.schedule import BLOWS, REASONS, Kind, night
+from tests.night.plans import REASONS, Kind
+from tests.night.schedule import BLOWS, night
 from tests.night.verdict import judge, story
 from tests.night.world import play
 

@@ -13,7 +13,8 @@ from runner.events import Event, Name, fold_log
 from runner.outcome import RULES, Outcome
 from runner.store.effects import EffectState
 from tests.matrix.moments import Way
-from tests.night.schedule import CONCURRENCY, DAY_MICROUSD, EVENING_MICROUSD, Kind
+from tests.night.plans import Kind
+from tests.night.schedule import CONCURRENCY, DAY_MICROUSD, EVENING_MICROUSD
 from tests.night.world import Life, Morning
 from tickets.ticket import State
 

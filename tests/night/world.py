@@ -28,7 +28,8 @@ from runner.store.sessions import SessionRow
 from runner.store.tickets import Row
 from tests.daemons import Daemon
 from tests.matrix.daemon import strike
-from tests.night.schedule import ANSWER, DAY_MICROUSD, EVENING_MICROUSD, Night, Plan, Storm, settings
+from tests.night.plans import ANSWER, Plan
+from tests.night.schedule import DAY_MICROUSD, EVENING_MICROUSD, Night, Storm, settings
 from tests.watched import Watched
 from tickets.ticket import Reason, State
 
