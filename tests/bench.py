@@ -65,8 +65,8 @@ def use(name: str, **arguments: str) -> Reply:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Look, every hundredth of a second for ten, for what another process does and no event tells."""
-    with anyio.fail_after(10):
+    """Look, every hundredth of a second for a minute, for what another process does and no event tells."""
+    with anyio.fail_after(60):
         while not condition():
             with anyio.move_on_after(0.01):
                 await anyio.Event().wait()

@@ -328,7 +328,7 @@ class Site:
             )
 
 
-def wait_until_gone(found: Sequence[Found], *, within_s: float) -> None:
+def wait_until_gone(found: Sequence[Found], *, within_s: float = LONG_S) -> None:
     """Wait for the end of processes that are not our children.
 
     Raises:

@@ -378,7 +378,7 @@ def test_a_ticket_goes_on_elsewhere(tmp_path: Path) -> None:
         site.tell("backup", str(tmp_path / "b"))
         old, left = site.home, site.processes("t")
         daemon.kill()
-        wait_until_gone(left, within_s=15)
+        wait_until_gone(left)
         shutil.move(old.path, tmp_path / "gone")
         site.configure(state_directory="elsewhere/new", **settings)
         site.home = Home.of(site.config)

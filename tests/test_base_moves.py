@@ -348,7 +348,7 @@ def test_an_agent_resolves_a_conflict(tmp_path: Path) -> None:
         )
         site.add(TICKET)
         site.dies_at(Name.BASE_CONFLICTED)
-        wait_until_gone(site.processes(), within_s=10)
+        wait_until_gone(site.processes())
         assert site.works_once() == 0
         shown = site.show(TICKET)
         assert shown.kinds == [("first", "finished"), ("fix", "finished")]

@@ -91,7 +91,7 @@ def test_an_interrupted_ticket_goes_on_at_the_next_start(site: Site) -> None:
     daemon.signal(signal.SIGTERM)
     assert daemon.ends() == 70
     os.kill(cli.pid, signal.SIGCONT)
-    wait_until_gone(left, within_s=10)
+    wait_until_gone(left)
 
     assert site.works_once() == 0
     shown = site.show("t")

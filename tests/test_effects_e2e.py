@@ -144,7 +144,7 @@ def test_a_comment_is_there_once_however_often_it_is_asked_for(site: Site) -> No
     assert second.startswith("Done: ")
     assert "has its 2 effects already" in too_many
     daemon.kill()
-    wait_until_gone(site.processes("t"), within_s=10)
+    wait_until_gone(site.processes("t"))
     site.plays(
         again(comment(plan, body)),
         bash("touch again; sleep 30"),
@@ -192,7 +192,7 @@ def kill_a_deploy(site: Site, moment: str, *first: Reply) -> None:
         daemon.kill()
         assert [each for each in site.processes("t") if each.cookie.kind == "effect"], "it outlives its daemon"
     assert daemon.ends() == -signal.SIGKILL, daemon.said()
-    wait_until_gone([each for each in site.processes("t") if each.cookie.kind == "agent"], within_s=10)
+    wait_until_gone([each for each in site.processes("t") if each.cookie.kind == "agent"])
 
 
 def key_of(operation: str) -> str:
@@ -222,7 +222,7 @@ def test_a_killed_deploy_that_can_be_looked_up_is_done_once(site: Site) -> None:
     assert lines(sent) == [key_of("before")]
     (site.root / "go").touch()
     assert daemon.ends() == -signal.SIGKILL, daemon.said()
-    wait_until_gone(site.processes("t"), within_s=10)
+    wait_until_gone(site.processes("t"))
     assert lines(sent) == [key_of(moment) for moment in moments]
     site.plays(again(deploy("after")), bash("echo one > one.txt"), say("Deployed."))
     assert site.works_once() == 0

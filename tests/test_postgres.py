@@ -31,7 +31,7 @@ def test_two_daemons_share_a_database_and_leave_each_other_alone(tmp_path: Path,
 
         left = first.processes("one")
         daemon.kill()
-        wait_until_gone(left, within_s=10)
+        wait_until_gone(left)
         assert second.works_once() == 3
         assert second.show("one").ticket.state == "running"
 

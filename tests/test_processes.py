@@ -137,7 +137,7 @@ def left_by_dead_daemon(start: Start, home: str, note: int, *, last_term: int) -
 
 async def end_of(pid: int) -> None:
     """Wait until a process, which may be gone already, has ended."""
-    with suppress(ProcessLookupError), anyio.fail_after(10), ExitStack() as stack:
+    with suppress(ProcessLookupError), anyio.fail_after(60), ExitStack() as stack:
         pidfd = os.pidfd_open(pid)
         stack.callback(os.close, pidfd)
         await anyio.wait_readable(pidfd)

@@ -50,7 +50,7 @@ def test_questions_wait_for_one_answer(site: Site) -> None:
     site.wait_for(Name.TICKET_FINISHED, "other")
     site.wait_for(Name.EFFECT_UNKNOWN, "other")
     daemon.kill()
-    wait_until_gone(site.processes(), within_s=10)
+    wait_until_gone(site.processes())
     asked = len(site.calls)
     assert site.works_once() == 3, "nobody has answered"
     shown = site.show("t")
@@ -112,7 +112,7 @@ def test_an_answer_at_any_moment_lets_the_ticket_go_on(site: Site) -> None:
         if code is not None:
             assert site.works_once() == code
             assert site.show(ticket).ticket.reason == "question"
-        wait_until_gone(site.processes(), within_s=10)
+        wait_until_gone(site.processes())
         asked = len(site.calls)
         assert site.tell("answer", ticket, "Blue.").startswith(f"{ticket} has its answer")
         assert site.works_once() == 0

@@ -78,7 +78,7 @@ def test_a_cap_holds_over_all_runs_of_a_session(site: Site) -> None:
     daemon = site.start()
     site.waits_in_tool("t", "in-tool")
     daemon.kill()
-    wait_until_gone(site.processes("t"), within_s=10)
+    wait_until_gone(site.processes("t"))
 
     daemon = site.start(once=True)
     arguments = command_line(site.cli("t"))
