@@ -5,7 +5,7 @@ Invariant: what cannot be read is no shortage, so that an odd machine stops no q
 Knows /proc and control groups; does not know what is started, or when.
 """
 
-import shutil
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 
 from pydantic import ByteSize
 
-from runner.config import Config
+from runner.config import Config, Machine
 
 _KIB = 1024
 _V2 = ("memory.max", "memory.current", "inactive_file")
@@ -26,6 +26,8 @@ class Room:
 
     disk_bytes: int | None
     """For a user who is not root."""
+    disk_files: int | None
+    """How many more the file system can hold; None also where it has no such limit."""
     memory_bytes: int | None
     """Without swapping: of the machine, or of the control group that has less."""
 
@@ -33,30 +35,34 @@ class Room:
 def look(home: Path, *, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> Room:
     """Return what room there is now for something that works in `home`."""
     known = [free for free in (_available(proc), *_left_in_cgroups(proc, cgroups)) if free is not None]
-    return Room(_free(home), min(known, default=None))
+    return Room(*_free(home), min(known, default=None))
 
 
-def shortage(room: Room, *, min_free_disk: int, min_free_memory: int) -> str | None:
+def shortage(room: Room, floors: Machine) -> str | None:
     """Return which floor the machine is below and what to do, None when it is below none; 0 is no floor."""
+    make_room = "make room (`ticket-runner disk` shows what the state directory holds)"
     said = []
-    if room.disk_bytes is not None and room.disk_bytes < min_free_disk:
+    if room.disk_bytes is not None and room.disk_bytes < floors.min_free_disk:
         said.append(
-            f"{shown(room.disk_bytes)} of the disk are free and machine.min_free_disk is {shown(min_free_disk)}:"
-            " make room (`ticket-runner disk` shows what the state directory holds)"
+            f"{shown(room.disk_bytes)} of the disk are free and machine.min_free_disk is"
+            f" {shown(floors.min_free_disk)}: {make_room}"
         )
-    if room.memory_bytes is not None and room.memory_bytes < min_free_memory:
+    if room.disk_files is not None and room.disk_files < floors.min_free_files:
         said.append(
-            f"{shown(room.memory_bytes)} of memory are free and machine.min_free_memory is {shown(min_free_memory)}:"
-            " end something, or lower `concurrency`"
+            f"the disk can hold {room.disk_files} more files and machine.min_free_files is"
+            f" {floors.min_free_files}: {make_room}"
+        )
+    if room.memory_bytes is not None and room.memory_bytes < floors.min_free_memory:
+        said.append(
+            f"{shown(room.memory_bytes)} of memory are free and machine.min_free_memory is"
+            f" {shown(floors.min_free_memory)}: end something, or lower `concurrency`"
         )
     return "; ".join(said) or None
 
 
 def short(config: Config) -> str | None:
     """Return which floor of the configuration the machine is below now and what to do, None when it is below none."""
-    floors = config.machine
-    room = look(config.state_directory)
-    return shortage(room, min_free_disk=floors.min_free_disk, min_free_memory=floors.min_free_memory)
+    return shortage(look(config.state_directory), config.machine)
 
 
 def shown(size_bytes: int) -> str:
@@ -64,10 +70,12 @@ def shown(size_bytes: int) -> str:
     return ByteSize(size_bytes).human_readable(separator=" ")
 
 
-def _free(place: Path) -> int | None:
+def _free(place: Path) -> tuple[int | None, int | None]:
+    """Return how many bytes and files more there may be; a file system that counts no files says that it has none."""
     with suppress(OSError):
-        return shutil.disk_usage(place).free
-    return None
+        told = os.statvfs(place)
+        return told.f_bavail * told.f_frsize, told.f_favail if told.f_files else None
+    return None, None
 
 
 def _available(proc: Path) -> int | None:

@@ -70,8 +70,8 @@ def _home(config: Config) -> str:
 
 
 def _machine(config: Config) -> str:
-    room, floors = machine.look(config.state_directory), config.machine
-    short = machine.shortage(room, min_free_disk=floors.min_free_disk, min_free_memory=floors.min_free_memory)
+    room = machine.look(config.state_directory)
+    short = machine.shortage(room, config.machine)
     if short is not None:
         raise RunnerError(f"{short}; no ticket would be started")
     told = {"disk": room.disk_bytes, "memory": room.memory_bytes}

@@ -151,7 +151,7 @@ class Site:
         """Write the configuration, `settings` over what is usual here; a table is given as a dict."""
         agent = {"base_url": self.server.url, "model": "claude-sonnet-4-5", "max_retries": 0}
         usual: Settings = {"repository": "repo", "state_directory": "state", "poll_s": 0.2, "agent": agent}
-        usual["machine"] = {"min_free_disk": 0, "min_free_memory": 0}  # of the machine that tests
+        usual["machine"] = {"min_free_disk": 0, "min_free_files": 0, "min_free_memory": 0}  # of the machine that tests
         values = usual | settings
         plain = [f"{key} = {json.dumps(value)}\n" for key, value in values.items() if not isinstance(value, dict)]
         for key, table in values.items():

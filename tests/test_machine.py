@@ -6,11 +6,18 @@ import sys
 from pathlib import Path
 
 import pytest
+from pydantic import ByteSize
 
 from runner import machine
+from runner.config import Machine
 from runner.machine import Room
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+
+
+def floors(disk: int, files: int, memory: int) -> Machine:
+    """Return floors."""
+    return Machine(min_free_disk=ByteSize(disk), min_free_files=files, min_free_memory=ByteSize(memory))
 
 
 def kernel(place: Path, available_kib: int | None, cgroup: str, files: dict[str, str]) -> tuple[Path, Path]:
@@ -46,20 +53,19 @@ def test_this_machine_has_room() -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
 def test_a_small_disk_is_seen_as_it_fills(tmp_path: Path) -> None:
-    """The free bytes are those of the file system that the home is on."""
+    """The free bytes are those of the file system that the home is on, and so is how many more files it can hold."""
     told = (
         "import sys; from pathlib import Path; from runner import machine; home = Path(sys.argv[1]);"
-        " before = machine.look(home).disk_bytes; (home / 'x').write_bytes(bytes(4 << 20));"
-        " print(before, machine.look(home).disk_bytes)"
+        " before = machine.look(home); (home / 'x').write_bytes(bytes(4 << 20)); after = machine.look(home);"
+        " print(before.disk_bytes, after.disk_bytes, before.disk_files, after.disk_files)"
     )
-    script = f'mount -t tmpfs -o size=16m tmpfs {tmp_path} && {sys.executable} -c "$0" {tmp_path}'
+    script = f'mount -t tmpfs -o size=16m,nr_inodes=9 tmpfs {tmp_path} && {sys.executable} -c "$0" {tmp_path}'
     shown = subprocess.run(
         ["unshare", "--mount", "sh", "-c", script, told], capture_output=True, text=True, check=False
     )
     if "unshare failed" in shown.stderr or "mount" in shown.stderr:
         pytest.skip("this machine lets nobody mount")
-    before, after = map(int, shown.stdout.split())
-    assert (before, after) == (16 * MIB, 12 * MIB)
+    assert [*map(int, shown.stdout.split())] == [16 * MIB, 12 * MIB, 8, 7]
 
 
 def test_without_groups_it_is_what_the_machine_has(tmp_path: Path) -> None:
@@ -104,27 +110,28 @@ def test_what_cannot_be_read_is_no_shortage(tmp_path: Path) -> None:
     """A kernel that says nothing, or nothing that is understood, leaves the number unknown and stops nothing."""
     assert memory(tmp_path, None, "garbage\n", {}) is None
     unknown = machine.look(tmp_path / "nowhere", proc=tmp_path, cgroups=tmp_path)
-    assert unknown == Room(None, None)
-    assert machine.shortage(unknown, min_free_disk=1 << 60, min_free_memory=1 << 60) is None
+    assert unknown == Room(None, None, None)
+    assert machine.shortage(unknown, floors(1 << 60, 1 << 60, 1 << 60)) is None
 
 
 @pytest.mark.parametrize(
-    ("disk", "memory_", "said"),
+    ("room", "said"),
     [
-        (2 * GIB, GIB, []),
-        (GIB, 512 * MIB, []),
-        (GIB - 1, GIB, ["1024.0 MiB of the disk are free and machine.min_free_disk is 1.0 GiB"]),
-        (GIB, MIB, ["1.0 MiB of memory are free and machine.min_free_memory is 512.0 MiB"]),
-        (0, 0, ["machine.min_free_disk", "machine.min_free_memory"]),
+        (Room(2 * GIB, 20_000, GIB), []),
+        (Room(GIB, 10_000, 512 * MIB), []),
+        (Room(GIB - 1, None, GIB), ["1024.0 MiB of the disk are free and machine.min_free_disk is 1.0 GiB"]),
+        (Room(GIB, 9_999, GIB), ["the disk can hold 9999 more files and machine.min_free_files is 10000"]),
+        (Room(GIB, None, MIB), ["1.0 MiB of memory are free and machine.min_free_memory is 512.0 MiB"]),
+        (Room(0, 0, 0), ["machine.min_free_disk", "machine.min_free_files", "machine.min_free_memory"]),
     ],
 )
-def test_a_floor_is_named_with_both_numbers(disk: int, memory_: int, said: list[str]) -> None:
-    """What is below a floor is said with its key; exactly on it is enough."""
-    words = machine.shortage(Room(disk, memory_), min_free_disk=GIB, min_free_memory=512 * MIB)
+def test_a_floor_is_named_with_both_numbers(room: Room, said: list[str]) -> None:
+    """What is below a floor is said with its key; exactly on it is enough, and these are the floors by default."""
+    words = machine.shortage(room, Machine())
     assert (words is None) == (not said)
     assert all(part in (words or "") for part in said)
 
 
 def test_no_floor_is_never_undercut() -> None:
     """A floor of 0 is none."""
-    assert machine.shortage(Room(0, 0), min_free_disk=0, min_free_memory=0) is None
+    assert machine.shortage(Room(0, 0, 0), floors(0, 0, 0)) is None

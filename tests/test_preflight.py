@@ -79,7 +79,7 @@ def test_everything_wrong_is_told_at_once(shell: Shell) -> None:
 
 
 def test_a_machine_below_a_floor_is_told(shell: Shell) -> None:
-    """Both floors are told with what is free and what to do, before any ticket has to wait for them."""
+    """Floors are told with what is free and what to do, before any ticket has to wait for them."""
     floors = '[machine]\nmin_free_disk = "1000 PiB"\nmin_free_memory = "1000 PiB"'
     shell.configure(f'[agent]\ncli_path = "{shell.place}/claude"\n{floors}')
     said = wrong(check(shell))

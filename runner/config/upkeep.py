@@ -15,6 +15,11 @@ class Machine(Section):
         default=ByteSize(1 << 30),
         description="Bytes on the disk of the state directory, for a user who is not root.",
     )
+    min_free_files: int = Field(
+        default=10_000,
+        ge=0,
+        description="How many more files its file system can hold, where that has a limit (`df -i`).",
+    )
     min_free_memory: ByteSize = Field(
         default=ByteSize(512 << 20),
         description="Bytes of memory, in the machine and in the unit's MemoryMax=.",
