@@ -1,6 +1,7 @@
 """The folder of tickets: what is taken, what is refused in which words, and what is never touched."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tickets.files import write_new
 from tickets.folder import Folder, add
 from tickets.front_matter import MAX_BYTES, NotATicket, parse
 from tickets.source import Intake, Known, Source
@@ -560,3 +562,23 @@ def test_what_would_be_refused_is_not_added(tmp_path: Path, ticket_id: str, cont
         add(queue.root, content, ticket_id)
     assert str(caught.value).startswith(said)
     assert queue.files() == before
+
+
+def test_a_kill_while_a_file_is_written_leaves_nothing(tmp_path: Path) -> None:
+    """Whoever writes a file and is killed in the middle leaves no part of it, under no name."""
+    killed = """
+import resource, signal, sys
+from pathlib import Path
+from tickets.files import write_new
+signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+write_new(Path(sys.argv[1]), bytes(200))
+"""
+    target = tmp_path / "new"
+    assert subprocess.run([sys.executable, "-c", killed, target], check=False).returncode == -signal.SIGXFSZ
+    assert [*tmp_path.iterdir()] == []
+    write_new(target, b"whole")
+    with pytest.raises(FileExistsError):
+        write_new(target, b"another")
+    assert target.read_bytes() == b"whole"
+    assert [*tmp_path.iterdir()] == [target]

@@ -13,9 +13,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from secrets import token_hex
+from typing import BinaryIO
 
 _AT_FDCWD = -100  # linux/fcntl.h
 _RENAME_NOREPLACE = 1  # linux/fs.h
+
+_WRITING, _MODE = os.O_WRONLY | os.O_CLOEXEC, 0o666
+_NEEDS_A_NAME = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL}  # open(2), of O_TMPFILE
 
 Signature = tuple[int, int, int, int]
 """Size, times of change and inode: any write, and any rename, makes another one."""
@@ -57,7 +61,7 @@ def read(path: Path, signature: Signature, size: int) -> bytes:
 
 
 def write_new(path: Path, data: bytes) -> None:
-    """Make the file `path`, whole at once.
+    """Make the file `path`, whole at once; a kill leaves all of it or nothing.
 
     Its mode is what the umask allows, so that a daemon of another user may read it.
 
@@ -65,16 +69,35 @@ def write_new(path: Path, data: bytes) -> None:
         FileExistsError: There is one, and it stays.
     """
     with told_of(path.parent):
-        temporary = path.parent / f".{token_hex(8)}.tmp"
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(descriptor)
-            move(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
+            descriptor = os.open(path.parent, os.O_TMPFILE | _WRITING, _MODE)
+        except OSError as error:
+            if error.errno not in _NEEDS_A_NAME:
+                raise
+            _write_and_rename(path, data)
+            return
+        with os.fdopen(descriptor, "wb") as file:
+            _write(file, data)
+            os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor)  # link() alone follows no link
+        sync(path.parent)
+
+
+def _write(file: BinaryIO, data: bytes) -> None:
+    file.write(data)
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _write_and_rename(path: Path, data: bytes) -> None:
+    """Do the same where the file system has no files without names; a kill leaves one with a name of ours."""
+    temporary = path.parent / f".{token_hex(8)}.tmp"
+    descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | _WRITING, _MODE)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            _write(file, data)
+        move(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -49,7 +49,9 @@ class Striker:
 
     def on_audit(self, event: str, arguments: tuple[object, ...]) -> None:
         """Be told what the interpreter does: a directory of comments is opened to save that a comment is in it."""
-        if event == "open" and isinstance(arguments[0], str) and Path(arguments[0]).parent == self._comments:
+        if event != "open" or not isinstance(arguments[0], str) or Path(arguments[0]).parent != self._comments:
+            return
+        if isinstance(arguments[2], int) and arguments[2] & os.O_TMPFILE != os.O_TMPFILE:  # which begins to write it
             self._happens(Inside.COMMENT_WRITTEN)
 
     def on_signal(self, _number: int, _frame: FrameType | None) -> None:
