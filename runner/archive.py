@@ -13,6 +13,8 @@ directory that it was taken out to, and is a regular file.
 Knows tar and the manifest; does not know the home.
 """
 
+import os
+import shutil
 import tarfile
 import zlib
 from collections.abc import Iterator
@@ -107,10 +109,16 @@ def take_out(tar: tarfile.TarFile, file: Path, directory: Path) -> None:
     for member in tar:
         parts = PurePosixPath(member.name).parts
         plain = len(parts) == 1 and parts[0] in {MANIFEST, DATABASE, BUNDLE, SHALLOW}
-        if not member.isreg() or ".." in parts or not (plain or (len(parts) > 1 and parts[0] in {TRANSCRIPTS, QUEUE})):
+        known = plain or (len(parts) > 1 and parts[0] in {TRANSCRIPTS, QUEUE})
+        content = tar.extractfile(member) if member.isreg() and known and ".." not in parts else None
+        if content is None:
             raise NotABackup(file, f"no backup has a {member.name!r}")
-        member.mode = 0o600
-        tar.extract(member, directory, filter="data")
+        path = directory / member.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(0o600)
+        with path.open("wb") as out:
+            shutil.copyfileobj(content, out)
+        os.utime(path, (member.mtime, member.mtime))
 
 
 def _manifest(file: Path, tar: tarfile.TarFile) -> Manifest:

@@ -94,7 +94,9 @@ async def work(parts: Parts, ledger: Ledger, row: Row, stop: Stop) -> Report:
         fact = PutBack(row.ticket.token, Cause.START, 0, claim.halt.note)
     except BaseMissing as error:
         # without a name it is what HEAD names, and that of a person's checkout names nothing during their rebase
-        fact = claim.held(Reason.WORKTREE, str(error)) if error.base else await claim.put_off(error)
+        own = f"{error.fact}: make that branch, or `cancel` this and add it anew under another id"
+        note = str(error) if row.spec.base is None else own
+        fact = claim.held(Reason.WORKTREE, note) if error.base else await claim.put_off(error)
     except (WorktreeRefused, ConfigError) as error:
         fact = claim.held(Reason.WORKTREE, str(error))
     except (PushRefused, CommitRefused, GitFailed) as error:

@@ -270,7 +270,7 @@ def _ready(facts: Facts, queue: Queue) -> Why:
     ticket, own, shut = facts.ticket, _own_wait(facts, queue), None if queue.shut is None else closed(queue.shut)
     if _is_elsewhere(facts, queue):
         return Why(f"its worktree is in {facts.home}: only the daemon of that home works on it")
-    if shut is not None and (own is None or shut.until_us is None or shut.until_us >= (own.until_us or 0)):
+    if shut is not None and (own is None or _ends_us(shut, queue) >= (own.until_us or 0)):
         return shut
     if own is not None:
         return own
@@ -282,6 +282,12 @@ def _ready(facts: Facts, queue: Queue) -> Why:
             f"no slot is free ({queue.running} of {queue.slots} taken); {first}", "one of the running tickets ends"
         )
     return Why(f"due: {first}" if queue.has_daemon else f"no daemon runs; {first}")
+
+
+def _ends_us(shut: Why, queue: Queue) -> int:
+    """Return when the queue starts tickets again, for all that is known: while one tries, that is now."""
+    tries = queue.shut is not None and queue.shut.reason == WEATHER
+    return shut.until_us or (queue.now_us if tries else NEVER_US)
 
 
 def _own_wait(facts: Facts, queue: Queue) -> Why | None:

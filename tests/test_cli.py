@@ -175,12 +175,12 @@ def test_a_configured_base_that_is_not_there_ends_the_start(shell: Shell) -> Non
 
 
 def test_a_ticket_without_a_base_is_held_and_kept(shell: Shell) -> None:
-    """A ticket whose own base branch is not there is held with the branch's name."""
+    """A ticket whose own base branch is not there is held with the branch's name, and what can be done about it."""
     own = "---\nbase: gone\n---\n" + TEXT
     shell("add", shell.ticket("own", own))
     assert shell.process("start", "--once", environ={"ANTHROPIC_API_KEY": KEY}).code == 4
     assert shell.files() == {"held/own.md": own.encode()}
-    assert "has no branch 'gone'; it has main" in shell("status").out
+    assert "has no branch 'gone'; it has main: make that branch, or `cancel` this" in shell("explain", "own").out
 
 
 @pytest.mark.usefixtures("key")

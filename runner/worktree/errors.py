@@ -96,9 +96,14 @@ class BaseMissing(RunnerError):
         super().__init__(repository, base, existing)
         self.repository, self.base, self.existing = repository, base, tuple(existing)
 
-    def __str__(self) -> str:
+    @property
+    def fact(self) -> str:
+        """What is wrong, without what to do, which depends on who named the branch."""
         what = f"has no branch {self.base!r}" if self.base else "has no default branch"
-        return f"{self.repository} {what}; it has {', '.join(self.existing) or 'none'}: set `base` to one of these"
+        return f"{self.repository} {what}; it has {', '.join(self.existing) or 'none'}"
+
+    def __str__(self) -> str:
+        return f"{self.fact}: set `base` to one of these"
 
 
 class WorktreeRefused(RunnerError):
