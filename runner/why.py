@@ -207,7 +207,8 @@ def _held(facts: Facts, queue: Queue) -> Why:
         until_us = asked.until_us
     if ticket.reason is Reason.ATTEMPTS and ticket.crashes < IDLE_CRASHES_TO_HOLD:
         because += f", {ticket.attempts + 1} failed"
-    return Why(f"{because}: {ticket.note}" if ticket.note else because, next_step(ticket), until_us)
+    note = ticket.note.rstrip()
+    return Why(f"{because}: {note}" if note else because, next_step(ticket), until_us)
 
 
 def _running(facts: Facts, queue: Queue) -> Why:

@@ -229,7 +229,7 @@ def test_the_next_step_makes_the_ticket_run(shut: Closed | None, has_daemon: boo
 
 
 def test_what_keeps_a_ticket_longest_is_told() -> None:
-    """A person's pause outweighs a ticket's own wait, a try for better weather does not; the later of two times is told."""
+    """A person's pause outweighs a ticket's own wait, a try for better weather does not; of two times the later."""
     own, longer = Facts(waiting()), Facts(replace(waiting(), not_before_us=LATER + 1))
     assert why(own, replace(QUEUE, shut=PAUSED)) == closed(PAUSED)
     assert why(own, replace(QUEUE, shut=WAITS)) == closed(WAITS)
