@@ -121,7 +121,8 @@ FULL = Story(
         _slowly(_TWO),
         say("Done."),  # and the check says that good.txt is missing
         _slowly(_GOOD),
-        _slowly(f"{_GOOD}; cat good.txt"),  # it makes sure
+        _slowly(f"{_GOOD}; cat good.txt"),  # it makes sure: the first may be refused when its daemon is gone, and
+        _slowly(f"{_GOOD}; cat one.txt good.txt"),  # the second, which Claude Code asked for even so, cut off
         say("Mended."),
     ),
     {
@@ -140,7 +141,7 @@ FULL = Story(
     text="Add one, two and good. Deploy them.",
     front={"title": "Add the numbers"},
     files={"deploy": _DEPLOY, "world": ""},
-    calls=11,
+    calls=12,
 )
 
 
