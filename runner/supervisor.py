@@ -190,6 +190,7 @@ class Supervisor:
             self.stops[row.ticket.id] = stop = Stop()
             slots.start_soon(self._occupy, ledger, row, stop)
         if self.draining and not self.stops:
+            await self.mirror.converge()  # what ended while this turn looked around
             return None
         if self.once and ripens_in_s is None and not (self.stops or ledger.is_busy or self.mirror.is_behind):
             return None
