@@ -36,11 +36,14 @@ OUTCOMES = {
 SAMPLE = Cell(
     (
         Blow(Way.DAEMON, Moment(Inside.COMMENT_WRITTEN, 1)),
-        Blow(Way.TREE, Moment(Name.TOOL_STARTED, 2)),
+        Blow(Way.TREE, Moment(Name.TOOL_STARTED, 3)),
         Blow(Way.TERM, Moment(Name.CHECK_STARTED, 1)),
     )
 )
-"""A kill in each way, one after the other: inside an effect, inside a tool and inside a check."""
+"""A kill in each way, one after the other: inside an effect, inside a tool and inside a check.
+
+The second is not in the tool for which Claude Code asks when the first daemon is gone: the story makes sure of it once.
+"""
 LOST = Cell((Blow(Way.TREE, Moment(Name.TOOL_STARTED, 1)),), loses=True)
 
 
