@@ -222,11 +222,10 @@ def _modules(git: Command, tree: str) -> list[Module]:
     named = places(git, tree)
     if not named:
         return []
-    listing = ("ls-files", "--stage", "-z") if tree == _INDEX else ("ls-tree", "-r", "-z", "--full-tree", tree)
-    found = [
-        line.partition("\t") for line in git.run(*listing).paths
-    ]  # "160000 commit <sha>", or "160000 <sha> <stage>"
-    links = {path: about.removeprefix(LINK).split()[tree != _INDEX] for about, _, path in found if _is_link(about)}
+    index, whole_tree = ("ls-files", "--stage", "-z"), ("ls-tree", "-r", "-z", "--full-tree", tree)
+    listing, sha_at = (index, 1) if tree == _INDEX else (whole_tree, 2)  # "160000 <sha> 0", or "160000 commit <sha>"
+    lines = (line.partition("\t") for line in git.run(*listing).paths)
+    links = {path: about.split()[sha_at] for about, _, path in lines if _is_link(about)}
     return [Module(path, links[path], url) for path, url in sorted(named.items()) if path in links]
 
 
