@@ -43,7 +43,7 @@ Settings = dict[str, object]
 
 COST = 10_500
 """Micro-dollars of a reply as the script makes them."""
-LONG_S = 45.0
+LONG_S = 60.0
 """For what takes seconds: two of a run's starts share a core with other tests."""
 _PROJECT = Path(__file__).parent.parent
 _PROGRAM = Path(sys.executable).with_name("ticket-runner")
@@ -258,8 +258,17 @@ class Site:
         return until(met, what)
 
     def wait_for(self, name: Name, ticket: str, *, times: int = 1) -> None:
-        """Wait until an event is in a ticket's log so many times."""
-        self.wait(lambda: self.names(ticket).count(name) >= times, f"{name} of {ticket}, {times} times")
+        """Wait until an event is in a ticket's log so many times.
+
+        Raises:
+            TimeoutError: It did not become so in time, or the daemon ended before; with what is in the log.
+        """
+        try:
+            self.wait(lambda: self.names(ticket).count(name) >= times, f"{name} of {ticket}, {times} times")
+        except TimeoutError as error:
+            for event in self.log(ticket):
+                error.add_note(f"{event.at_us} {event.name} {event.payload}")
+            raise
 
     def waits_in_tool(self, ticket: str, mark: str) -> None:
         """Wait until the agent's shell has made the file `mark` in its worktree."""

@@ -379,6 +379,11 @@ def test_a_storm_meets_one_layer_of_retries_and_then_ours(site: Site) -> None:
     assert (shown.ticket.attempts, len(site.calls), len(shown.sessions)) == (0, 5, 1)
 
 
+_IS_WRITTEN = "until grep -qs 'kill -9' \"$CLAUDE_CONFIG_DIR\"/projects/*/*.jsonl; do sleep 0.05; done"
+"""The call that says so is in the transcript, up to 0.1 s after it was received: a kill before that loses it, and the
+same model calls again."""
+
+
 @proof
 @pytest.mark.timeout(300)
 def test_a_ticket_goes_on_after_each_way(site: Site) -> None:
@@ -389,7 +394,7 @@ def test_a_ticket_goes_on_after_each_way(site: Site) -> None:
         "unpaired": (refused(400, message=NO_PAIR), "session_over"),
         "silent": (Reply((Text("part " * 100),), hang=True), "stalled"),
         "endless": (bash("sleep 600"), "stalled"),
-        "killed": (bash("kill -9 $PPID; sleep 600"), "killed"),
+        "killed": (bash(f"{_IS_WRITTEN}; kill -9 $PPID; sleep 600"), "killed"),
     }
     scenes = (Scene(f"for-{name}", (begun, fault, done)) for name, (fault, _) in broken.items())
     site.server.script = Script((Scene("an earlier session worked on the ticket", (done,)), *scenes))
