@@ -140,9 +140,11 @@ def _git_credential(config: Config, environ: Mapping[str, str]) -> dict[str, str
     password_env = config.git.password_env
     if password_env is None:
         return {}
-    if password_env not in environ:
-        raise ConfigError(f"git.password_env: the daemon's environment has no {password_env}")
-    user = environ.get(config.git.username_env, "") if config.git.username_env else "x-access-token"
+    username_env = config.git.username_env
+    for key, name in {"password_env": password_env, "username_env": username_env}.items():
+        if name is not None and name not in environ:
+            raise ConfigError(f"git.{key}: the daemon's environment has no {name}")
+    user = "x-access-token" if username_env is None else environ[username_env]
     basic = base64.b64encode(f"{user}:{environ[password_env]}".encode()).decode()
     return {
         "GIT_CONFIG_COUNT": "1",

@@ -134,13 +134,17 @@ def test_another_repositorys_state_is_refused(shell: Shell) -> None:
 
 
 def test_gits_password_has_to_be_there(shell: Shell) -> None:
-    """The variable that git's password is in is named when it is missing, and its value never."""
+    """The variable that git's password, or its user, is in is named when it is missing, and its value never."""
     shell.configure(f'[agent]\ncli_path = "{shell.place}/claude"\n[git]\npassword_env = "GIT_TOKEN"')
     missing = wrong(check(shell))
     assert missing == {"repository": "git.password_env: the daemon's environment has no GIT_TOKEN"}
     found = check(shell, {"ANTHROPIC_API_KEY": KEY, "GIT_TOKEN": "s3cret-token"})
     assert wrong(found) == {}
     assert "s3cret-token" not in str(found)
+    names = '[git]\npassword_env = "GIT_TOKEN"\nusername_env = "GIT_USER"'
+    shell.configure(f'[agent]\ncli_path = "{shell.place}/claude"\n{names}')
+    missing = wrong(check(shell, {"ANTHROPIC_API_KEY": KEY, "GIT_TOKEN": "s3cret-token"}))
+    assert missing == {"repository": "git.username_env: the daemon's environment has no GIT_USER"}
 
 
 def test_a_running_daemon_is_not_disturbed(shell: Shell) -> None:
