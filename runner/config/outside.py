@@ -73,7 +73,7 @@ class Effect(Call):
     """What an agent may have done outside: [effects.NAME] is its tool NAME. Any number of them. Default: none."""
 
     description: Text = Field(
-        description="What it does and when to ask for it; the agent is told. Required. Default: none.",
+        description="What it does and when to ask for it; the agent is told. Required.",
         examples=["Deploy the branch of this ticket to staging."],
     )
     input: Named[Text] = Field(
@@ -88,7 +88,7 @@ class Effect(Call):
         examples=["/usr/local/bin/deployed"],
     )
     idempotent: bool = Field(
-        default=False, description="Twice with one key is once at its target, so that it may simply be done again."
+        default=False, description="The target takes a key twice and acts once, so it may simply be done again."
     )
     approval: bool = Field(default=False, description="A person has to approve each.")
 
@@ -127,7 +127,7 @@ class Notify(Call):
     )
     on: Annotated[tuple[Literal["held", "done", "warned"], ...], Field(strict=False)] = Field(
         default=("held", "done", "warned"),
-        description="Which ends of a ticket are told; warned is 80 % of a cap.",
+        description="What is told: a ticket that is held, or done; warned is 80 % of a cap.",
     )
 
     @model_validator(mode="after")

@@ -70,7 +70,8 @@ class Agent(Section):
     )
     base_url: HttpUrl | None = Field(
         default=None,
-        description="Another address of the Messages API: a gateway or a proxy. Default: Anthropic's.",
+        description="Another address of the Messages API: a gateway or a proxy. Default: $ANTHROPIC_BASE_URL of the"
+        " daemon, else Anthropic's.",
         examples=["http://127.0.0.1:8080"],
     )
     cli_path: Directory | None = Field(
@@ -81,7 +82,7 @@ class Agent(Section):
     max_retries: CountOrNone = Field(
         default=4,
         description="How often the CLI repeats a call that failed (4 take about 10 s). After that the ticket goes back"
-        " to the queue, and waits without a process.",
+        " to the queue, and the queue waits without a process.",
     )
     on_rules_changed: Literal["keep", "fresh"] = Field(
         default="keep",
@@ -135,7 +136,7 @@ class Limits(Section):
         description="Failures of one tool call, each time with the same input and error and with nothing that worked"
         " between, until the ticket is held.",
     )
-    effects: Count = Field(default=20, description="Effects that a ticket may ask for, over all its rounds.")
+    effects: Count = Field(default=20, description="Effects that a ticket may ask for.")
     question_deadline_s: Seconds | None = Field(
         default=None,
         description="Seconds that a question waits at most if the agent gave a default answer with it, which is taken"
@@ -167,7 +168,7 @@ class Limits(Section):
 
 
 class Clocks(Section):
-    """When a run that says nothing is stopped; its ticket resumes later."""
+    """How long a run may say nothing before it is stopped (its ticket resumes later), and other waits."""
 
     start_s: Seconds = Field(
         default=120.0, description="Seconds until the CLI's first message. It gives up by itself after 60."
@@ -184,8 +185,8 @@ class Clocks(Section):
     )
     drain_s: Seconds = Field(
         default=60.0,
-        description="Seconds for running tickets to finish when the daemon is asked to stop; they resume at the next"
-        " start. The unit's TimeoutStopSec= has to be longer by a minute.",
+        description="Seconds for running tickets to finish when the daemon is asked to stop; those that do not resume"
+        " at the next start. The unit's TimeoutStopSec= has to be longer by a minute.",
     )
     weather_s: Seconds = Field(
         default=30.0,
@@ -198,7 +199,8 @@ class Clocks(Section):
     lease_s: Seconds = Field(
         default=60.0,
         ge=5,
-        description="Seconds after which a daemon of another host may take the tickets of a silent one.",
+        description="Seconds for which a claim holds unless it is renewed; a run that cannot renew it is stopped"
+        " before. After that a daemon that shares the database may take the ticket, if it has no worktree yet.",
     )
 
     @field_validator("weather_max_s")
@@ -233,7 +235,8 @@ class Git(Section):
     timeout_s: Seconds = Field(default=600.0, description="Seconds for one clone, fetch or push.")
     username_env: Variable | None = Field(
         default=None,
-        description="Variable of the daemon that holds the user name for an https repository. Default: none.",
+        description="Variable of the daemon that holds the user name for an https repository. Default: the name is"
+        " x-access-token.",
         examples=["GIT_USERNAME"],
     )
     password_env: Variable | None = Field(
@@ -299,11 +302,11 @@ class Config(Section):
         " the agent. Default: none.",
         examples=[["make test"]],
     )
-    max_fix_rounds: CountOrNone = Field(default=2, description="How often it goes back, per claim of a ticket.")
+    max_fix_rounds: CountOrNone = Field(default=2, description="How often it goes back, until a person says `retry`.")
     env: Environment = Field(
         default={},
-        description="Variables for agents, setup and verify commands, which get none of the daemon's but a few basic"
-        " ones (PATH, HOME, LANG, ...). Default: none.",
+        description="Variables for agents and for the commands of setup, verify and effects, which get none of the"
+        " daemon's but a few basic ones (PATH, LANG, HTTPS_PROXY, ...). Default: none.",
         examples=[{"CI": "1"}],
     )
     agent: Agent = Agent()

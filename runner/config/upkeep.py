@@ -27,7 +27,7 @@ class Machine(Section):
 
 
 class Keep(Section):
-    """Days for which is kept what tickets leave behind that are done or cancelled; or "forever"."""
+    """For how many days is kept what done and cancelled tickets leave behind; or "forever"."""
 
     worktrees_days: Days = Field(
         default=7.0,
@@ -35,5 +35,5 @@ class Keep(Section):
     )
     transcripts_days: Days = Field(default=30.0, description="What Claude Code wrote of their sessions.")
     messages_days: Days = Field(
-        default=30.0, description="What was said in them, in the database. The log of events stays."
+        default=30.0, description="What was said in these, in the database. The log of events stays."
     )
