@@ -11,10 +11,10 @@ from runner.claim import Report
 from runner.effects import wish_of
 from runner.events import Value
 from runner.outcome import WAITS, Waits
-from runner.store import Tx, effects, log, questions, queue, sessions, tickets
+from runner.store import Tx, claims, effects, log, questions, queue, sessions, tickets
 from runner.store.effects import NOTIFY, REPORT
 from runner.why import next_step
-from tickets.ticket import Answered, Fact, Finished, Held, Reason, Retried, State, Stop, Stopped, Ticket
+from tickets.ticket import Answered, Finished, Held, Reason, Retried, State, Stop, Stopped, Ticket
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +52,25 @@ def save(tx: Tx, ticket_id: str, reported: Callable[[int], Report], told: Told, 
         queue.pause(tx, reason="ticket", note=halt.note, by=ticket_id)
     if after.reason is Reason.QUESTION and not questions.open_questions(tx, ticket_id):
         return tickets.apply(tx, ticket_id, Answered())  # by a person or a deadline, since the claim looked
-    if isinstance(report.fact, Finished | Held):
-        body = _account(tx, row, after, report.fact)
-        _want(tx, row, REPORT, {"body": body})
-        if after.state in told.notify_on:
-            reason = str(after.reason or "")
-            _want(tx, row, NOTIFY, {"ticket": after.id, "state": str(after.state), "reason": reason, "text": body})
+    if isinstance(report.fact, Finished | Held) and after.state is not State.CANCELLED:
+        _tell(tx, row, after, told)
     return after
+
+
+def give_up(tx: Tx, row: tickets.Row, told: Told) -> Ticket:
+    """End the claim of a daemon that died, in the transaction of `claims.orphans`; tell when that holds its ticket."""
+    after = claims.orphan(tx, row.ticket.id, row.ticket.token)
+    if after.state is State.HELD:
+        _tell(tx, row, after, told)
+    return after
+
+
+def _tell(tx: Tx, row: tickets.Row, after: Ticket, told: Told) -> None:
+    body = _account(tx, row, after)
+    _want(tx, row, REPORT, {"body": body})
+    if after.state in told.notify_on:
+        reason = str(after.reason or "")
+        _want(tx, row, NOTIFY, {"ticket": after.id, "state": str(after.state), "reason": reason, "text": body})
 
 
 def _want(tx: Tx, row: tickets.Row, kind: str, payload: dict[str, Value]) -> None:
@@ -66,10 +78,10 @@ def _want(tx: Tx, row: tickets.Row, kind: str, payload: dict[str, Value]) -> Non
     effects.want(tx, wish_of(row, f"{kind}.{row.ticket.token}", kind, payload), limit=None)
 
 
-def _account(tx: Tx, row: tickets.Row, after: Ticket, fact: Fact) -> str:
+def _account(tx: Tx, row: tickets.Row, after: Ticket) -> str:
     """Return what a person is told: the reason of a hold, or what the agent says that it did."""
-    if isinstance(fact, Held):
-        return f"Held ({fact.reason}).\n\n{fact.note}".strip() + f"\n\nNext: {next_step(after)}"
+    if after.state is State.HELD:
+        return f"Held ({after.reason}).\n\n{after.note}".strip() + f"\n\nNext: {next_step(after)}"
     said = sessions.last_account(tx, row.ticket.id) or ""
     where = f" on {row.branch}" if log.delivered(tx, row.ticket.id) else ": nothing had to change"
     return f"Done{where}.\n\n{said}".strip()

@@ -17,7 +17,7 @@ from anyio.abc import TaskGroup
 from anyio.to_thread import run_sync
 from watchfiles import awatch
 
-from runner import commands, control, log, machine, processes
+from runner import commands, control, log, machine, processes, reports
 from runner.accounts import account, let_go
 from runner.admission import HOURS, MACHINE, Closed, why_closed
 from runner.agent import Stop
@@ -110,7 +110,7 @@ class Supervisor:
             for ticket in {found.cookie.ticket for found in left if found.cookie.kind == "agent"}:
                 sweep.start_soon(self._sweep, ticket)
         await account(self.parts)
-        await self.parts.store.write(_orphan_all, home, self.epoch)
+        await self.parts.store.write(_orphan_all, home, self.epoch, self.told)
         await self.parts.store.write(let_go, home, self.parts.config)
         self.mirror.changed(*await self.parts.store.write(tickets.states))
         await run_sync(self.parts.repository.prepare)
@@ -210,7 +210,7 @@ class Supervisor:
         shortage = await run_sync(machine.short, config)
 
         def of_now(tx: Tx) -> Closed | None:
-            _orphan_all(tx, self.parts.home.name, self.epoch)
+            _orphan_all(tx, self.parts.home.name, self.epoch, self.told)
             for ticket in claims.misdated(tx, self.parts.home.name):
                 tickets.apply(tx, ticket, Released())
             return why_closed(queue.paused(tx), config.hours, shortage, now_us=tx.now_us)
@@ -327,10 +327,10 @@ class Supervisor:
         return Exit.OK if self.outcomes else Exit.NOTHING_TO_DO
 
 
-def _orphan_all(tx: Tx, home: str, epoch: int) -> None:
+def _orphan_all(tx: Tx, home: str, epoch: int, told: Told) -> None:
     for row in claims.orphans(tx, home=home, epoch=epoch):
         if row.is_of(home):
-            claims.orphan(tx, row.ticket.id, row.ticket.token)
+            reports.give_up(tx, row, told)
 
 
 def _waits(tx: Tx, closed: Closed | None) -> bool:

@@ -148,4 +148,6 @@ def test_three_idle_deaths_hold_a_ticket(site: Site) -> None:
     shown = site.show("t")
     assert (shown.ticket.state, shown.ticket.reason) == ("held", "attempts")
     assert "3 claims in a row" in shown.why
+    (comment,) = (site.config.queue_directory / "comments/t").iterdir()
+    assert "3 claims in a row" in comment.read_text()
     assert (site.calls, shown.spent_microusd) == ([], 0)
