@@ -245,9 +245,11 @@ class _Claim:
     async def _why(self, ran: Ran, tree: Tree) -> str:
         if ran.outcome is Outcome.LOOPED:
             return self.note(f"{ran.ending.detail}; {await self._branch.keep(tree)}")
-        parts = [str(ran.outcome), ran.ending.detail]
-        if ran.ending.result is not None and ran.ending.result.api_error_status is not None:
-            parts.insert(1, f"HTTP {ran.ending.result.api_error_status}")
+        parts, result = [str(ran.outcome), ran.ending.detail], ran.ending.result
+        if result is not None and result.api_error_status is not None:
+            parts.insert(1, f"HTTP {result.api_error_status}")
+        if result is not None and ran.outcome is Outcome.FAILED and not result.is_error:
+            parts.insert(1, result.unfinished)
         return self.note(": ".join(part for part in parts if part))
 
     async def _met(self, cap: Cap, tree: Tree) -> Fact:

@@ -65,6 +65,15 @@ class Result:
     text: str = ""
     input_tokens: int = 0
     output_tokens: int = 0
+    stop_reason: str | None = None
+    """Why the model's last response ended."""
+
+    @property
+    def unfinished(self) -> str:
+        """Why the model is not done with its work though a result of success says so; "" when it is."""
+        if self.stop_reason in _MORE_TO_COME:
+            return f"the model's last answer has more to come ({self.stop_reason})"
+        return "" if self.text.strip() else "the model's last answer is empty"
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +181,8 @@ _AUTHORIZATION = frozenset(
 )
 _WEATHER = frozenset({"rate_limit", "overloaded", "server_error"})
 _CONTEXT_FULL = frozenset({"blocking_limit", "prompt_too_long", "rapid_refill_breaker"})
+_MORE_TO_COME = frozenset({"max_tokens", "model_context_window_exceeded", "pause_turn", "tool_use"})
+"""Not "end_turn", nor what a gateway may say for it."""
 _OUR_CLOCKS = frozenset({StoppedBy.START, StoppedBy.SILENCE, StoppedBy.TOOL_SILENCE, StoppedBy.RUN})
 CLOCKS = _OUR_CLOCKS | {StoppedBy.LINGER}
 """Whatever a limit of time ended: a run, or only the process that stayed after its result."""
@@ -205,7 +216,7 @@ def classify(end: Ending) -> Outcome:
 
 def _from_result(end: Ending, result: Result) -> Outcome:
     match result.subtype, result.is_error, result.terminal_reason:
-        case "success", False, "completed" if end.confirmed:  # without a word of the model nothing was done
+        case "success", False, "completed" if end.confirmed and not result.unfinished:
             return Outcome.FINISHED
         case "success", False, "hook_stopped":
             return Outcome.ASKED

@@ -77,5 +77,6 @@ def gone(
     return Ending(resumed=resumed, confirmed=confirmed, exit_code=exit_code, trouble=trouble, stopped_by=stopped_by)
 
 
-GOOD = ended(reason="completed", is_error=False, exit_code=0)
+DONE = Result("success", is_error=False, terminal_reason="completed", text="Done.", stop_reason="end_turn")
+GOOD = Ending(resumed=True, confirmed=True, result=DONE, exit_code=0)
 NOT_FOUND = ended("error_during_execution", None, confirmed=False)

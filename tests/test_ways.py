@@ -188,6 +188,31 @@ async def test_a_request_that_fails_before_a_word(bench: Bench) -> None:
     assert (classify(end), end.confirmed, end.api_error) == (Outcome.UNEXPLAINED, False, "model_not_found")
 
 
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("last", "why"),
+    [
+        pytest.param(say(""), "the model's last answer is empty", id="empty"),
+        pytest.param(
+            *(
+                Reply((Text("I search."),), stop_reason="pause_turn"),
+                "the model's last answer has more to come (pause_turn)",
+            ),
+            id="paused",
+        ),
+    ],
+)
+async def test_an_unfinished_answer_is_no_end_of_the_work(bench: Bench, last: Reply, why: str) -> None:
+    """An answer that is empty or has more to come is no end of the work, and its session goes on."""
+    bench.plays(use("Bash", command="echo marigold"), last)
+    options = bench.options()
+    end = await bench.run(options)
+    assert end.result is not None
+    assert (end.result.subtype, end.result.is_error, end.result.terminal_reason) == ("success", False, "completed")
+    assert (classify(end), end.confirmed, end.exit_code, end.result.unfinished) == (Outcome.FAILED, True, 0, why)
+    await goes_on(bench, options)
+
+
 @proof
 @pytest.mark.anyio
 async def test_an_empty_answer_is_no_end_of_the_work(bench: Bench) -> None:

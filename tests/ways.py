@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from runner.outcome import RULES, Ending, Next, Outcome, StoppedBy, Trouble
-from tests.endings import GOOD, NOT_FOUND, ended, gone
+from tests.endings import DONE, GOOD, NOT_FOUND, ended, gone
 
 FOLLOWS = {
     Next.CHECK: "checked, delivered",
@@ -64,7 +64,11 @@ WAYS = (
     Way(
         "the model is done",
         Outcome.FINISHED,
-        (GOOD, replace(GOOD, resumed=False)),
+        (
+            GOOD,
+            replace(GOOD, resumed=False),
+            *(replace(GOOD, result=replace(DONE, stop_reason=reason)) for reason in ("stop_sequence", "stop", None)),
+        ),
         "test_agent.py::test_a_run_reports_what_it_did_and_its_session_goes_on",
     ),
     Way(
@@ -263,7 +267,21 @@ WAYS = (
         _WORDS,
     ),
     Way("an answer is too long, time after time", Outcome.FAILED, (ended(error="max_output_tokens"),), _WORDS),
-    Way("an answer is empty, time after time", Outcome.FAILED, (ended(),), _CLI),
+    Way(
+        "an answer is empty, time after time",
+        Outcome.FAILED,
+        (ended(), replace(GOOD, result=replace(DONE, text="")), replace(GOOD, result=replace(DONE, text=" \n"))),
+        "test_ways.py::test_an_unfinished_answer_is_no_end_of_the_work",
+    ),
+    Way(
+        "it says that the model is done, whose last answer has more to come",
+        Outcome.FAILED,
+        tuple(
+            replace(GOOD, result=replace(DONE, stop_reason=reason))
+            for reason in ("max_tokens", "model_context_window_exceeded", "pause_turn", "tool_use")
+        ),
+        "test_ways.py::test_an_unfinished_answer_is_no_end_of_the_work",
+    ),
     Way(
         "a defect of the CLI, or an end for another reason, known or not, after a word of the model",
         Outcome.FAILED,

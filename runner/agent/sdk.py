@@ -278,6 +278,7 @@ def _result(data: Mapping[str, Any]) -> Result:
             for key in ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
         ),
         output_tokens=int(usage.get("output_tokens") or 0),
+        stop_reason=data.get("stop_reason"),
     )
 
 
