@@ -26,6 +26,7 @@ from runner.mounts import MOUNTINFO, network_filesystem
 
 _MAX_SOCKET_ADDRESS = 107  # bytes: sun_path of unix(7) has 108 with its NUL
 _TMP_NAME = 12  # hex digits: enough to tell a home's tickets apart
+_ELSEWHERE = "choose another directory, or let this user write there"
 _FLOCK = struct.Struct("@hhqqi4x")  # struct flock of fcntl(2) on 64-bit Linux
 
 
@@ -40,7 +41,10 @@ class Locked(RunnerError):
 
     def __str__(self) -> str:
         who = f"process {self.pid}" if self.pid else "another process"
-        return f"{self.path} is held by {who}: one daemon at a time; stop that one, or use another state_directory"
+        return (
+            f"{self.path} is held by {who}: one daemon at a time; wait for its end or stop it,"
+            " or use another state_directory"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +217,7 @@ def _make(directory: Path) -> None:
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"{directory} cannot be made: {error.strerror}") from error
+        raise ConfigError(f"{directory} cannot be made: {error.strerror}: {_ELSEWHERE}") from error
 
 
 def _demand_own(directory: Path) -> None:
@@ -237,7 +241,7 @@ def _demand_writable(directory: Path) -> None:
         with tempfile.TemporaryFile(dir=directory, prefix=".probe-"):
             pass
     except OSError as error:
-        raise ConfigError(f"{directory} cannot be written: {error.strerror}") from error
+        raise ConfigError(f"{directory} cannot be written: {error.strerror}: {_ELSEWHERE}") from error
 
 
 def _flock() -> bytes:

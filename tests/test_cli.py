@@ -206,6 +206,9 @@ def test_an_unknown_ticket_is_told_with_a_close_one(shell: Shell, command: str) 
     ended = shell(command, "fix-logn", *more)
     assert (ended.code, ended.out) == (1, "")
     assert ended.err == "ticket-runner: there is no ticket 'fix-logn': did you mean fix-login?\n"
+    assert shell(command, "zzz", *more).err.endswith(
+        "there is no ticket 'zzz': `ticket-runner status --done` lists all\n"
+    )
     assert "\x1b" not in shell(command, "\x1b[31m", *more).err
 
 
@@ -230,6 +233,7 @@ def test_before_anything_has_run_the_queue_is_empty(shell: Shell) -> None:
     assert events.out == ""
     for ended in (status, events, show):
         assert ended.err.startswith("ticket-runner: nothing has run with this configuration yet: there is no database ")
+        assert ended.err.endswith("; `ticket-runner start` begins\n")
     assert shell("diff", "fix").code == 1
     assert shell("effects", "--json").out == "[]\n"
     assert '"lines": []' in shell("status", "--json").out

@@ -456,7 +456,7 @@ def test_without_a_key_all_places_are_named(tmp_path: Path) -> None:
         credential(config, environ | {"CREDENTIALS_DIRECTORY": str(tmp_path)})
     assert str(caught.value) == (
         "no key for Claude: looked at $ANTHROPIC_API_KEY, $CLAUDE_CODE_OAUTH_TOKEN, credential.file (not given)"
-        " and $CREDENTIALS_DIRECTORY/anthropic-api-key (not there)"
+        " and $CREDENTIALS_DIRECTORY/anthropic-api-key (not there); put it into one of these"
     )
 
 

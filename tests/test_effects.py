@@ -116,6 +116,8 @@ async def test_a_person_lets_a_ticket_go_on(tmp_path: Path, decision: EffectStat
     row = world.want("deploy")
     hold(world)
     world.killed_daemon(str(Name.EFFECT_CLAIMED))
+    with pytest.raises(NotOpen, match="is under way, not of unknown outcome: nothing was changed"):
+        world.place.store.transact(decisions.settle, row.key, decision, "by hand", by="me")
     await world.restart()
     assert state(world) is State.HELD
     world.place.store.transact(decisions.settle, row.key, decision, "by hand", by="me")

@@ -17,6 +17,7 @@ from runner.mounts import network_filesystem
 
 ROOT = Path(__file__).parent.parent
 OTHER_UID = 12345
+ELSEWHERE = "choose another directory, or let this user write there"
 HOLD = """
 import sys
 from pathlib import Path
@@ -100,13 +101,16 @@ def test_directories_are_made_for_their_owner_alone(home: Home) -> None:
 def test_a_directory_that_cannot_be_made_is_refused() -> None:
     """Where nothing can be made, not even by root, the home is refused with the reason."""
     place = Path("/proc/ticket-runner")
-    assert refusal(Home(place, place / "queue")) == "/proc/ticket-runner cannot be made: No such file or directory"
+    assert (
+        refusal(Home(place, place / "queue"))
+        == f"/proc/ticket-runner cannot be made: No such file or directory: {ELSEWHERE}"
+    )
 
 
 def test_a_file_in_the_way_is_refused(home: Home) -> None:
     """A file where the home should be is refused."""
     home.path.touch()
-    assert refusal(home) == f"{home.path} cannot be made: File exists"
+    assert refusal(home) == f"{home.path} cannot be made: File exists: {ELSEWHERE}"
 
 
 def test_a_home_of_another_user_is_refused(home: Home) -> None:
@@ -142,7 +146,8 @@ def test_a_home_that_cannot_be_written_is_refused(open_directory: Path) -> None:
         text=True,
         check=False,
     )
-    assert child.stderr.splitlines()[-1] == f"runner.errors.ConfigError: {state} cannot be written: Permission denied"
+    said = f"runner.errors.ConfigError: {state} cannot be written: Permission denied: {ELSEWHERE}"
+    assert child.stderr.splitlines()[-1] == said
 
 
 @pytest.mark.parametrize("inside", ["state", "queue", "both"])

@@ -332,7 +332,10 @@ def test_a_ticket_without_a_worktree_has_no_patch(shell: Shell, place: Place) ->
     """`diff` of a ticket that never ran says so."""
     place.take("fix")
     ended = shell("diff", "fix")
-    assert (ended.code, ended.err) == (1, "ticket-runner: ticket fix has no worktree yet\n")
+    assert (ended.code, ended.err) == (
+        1,
+        "ticket-runner: ticket fix has no worktree yet: it gets one when it is first worked on\n",
+    )
 
 
 def test_diff_has_uncommitted_work_too(shell: Shell, place: Place) -> None:

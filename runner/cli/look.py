@@ -128,7 +128,7 @@ def diff(ticket: TicketArgument, config: ConfigOption = None) -> None:
     with reading(loaded) as store:
         row = store.read(tickets.get, ticket)
     if row.base_sha is None:
-        raise RunnerError(f"ticket {ticket} has no worktree yet")
+        raise RunnerError(f"ticket {ticket} has no worktree yet: it gets one when it is first worked on")
     patch = repository_of(loaded, None).diff(ticket, row.base_sha, limit_bytes=_DIFF_BYTES)
     sys.stdout.write(render.harmless(patch) if sys.stdout.isatty() else patch)  # echo would take escapes out of a patch
 

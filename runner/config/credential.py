@@ -52,7 +52,8 @@ def credential(config: Config, environ: Mapping[str, str]) -> Credential:
     raise ConfigError(
         f"no key for Claude: looked at ${VARIABLES[0]}, ${VARIABLES[1]}, "
         + (f"{config.credential.file} (credential.file)" if config.credential.file else "credential.file (not given)")
-        + f" and $CREDENTIALS_DIRECTORY/{UNIT_CREDENTIAL} ({'not there' if directory else 'not set'})"
+        + f" and $CREDENTIALS_DIRECTORY/{UNIT_CREDENTIAL} ({'not there' if directory else 'not set'});"
+        " put it into one of these"
     )
 
 

@@ -19,7 +19,7 @@ _f = schema.effect.c
 class NotOpen(RunnerError):
     """An effect is not in a state in which a person can decide about it."""
 
-    def __init__(self, key: str, state: EffectState, wanted: str) -> None:
+    def __init__(self, key: str, state: str, wanted: str) -> None:
         super().__init__(key, state, wanted)
         self.key, self.state, self.wanted = key, state, wanted
 
@@ -65,7 +65,7 @@ def settle(tx: Tx, key: str, state: EffectState, outcome: str | None, *, by: str
         raise NotPerformed(key, row.state, "performed")
     undecided = row.is_unknown or (state is not EffectState.WANTED and row.state is EffectState.WANTED)
     if not undecided:
-        raise NotOpen(key, row.state, "of unknown outcome")
+        raise NotOpen(key, "under way" if row.state is EffectState.CLAIMED else row.state, "of unknown outcome")
     values = {"state": state, "outcome": outcome, "changed_at_us": tx.now_us}
     tx.connection.execute(update(schema.effect).where(_f.key == key).values(values))
     name = {EffectState.DONE: Name.EFFECT_DONE, EffectState.ABANDONED: Name.EFFECT_ABANDONED}

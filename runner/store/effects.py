@@ -124,7 +124,7 @@ class TooManyEffects(RunnerError):
         self.ticket, self.limit = ticket, limit
 
     def __str__(self) -> str:
-        return f"ticket {self.ticket} has its {self.limit} effects already: limits.effects"
+        return f"ticket {self.ticket} has its {self.limit} effects already: a person may raise limits.effects"
 
 
 class UnknownEffect(RunnerError):

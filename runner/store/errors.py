@@ -13,7 +13,7 @@ class NothingYet(ConfigError):
         self.where = where
 
     def __str__(self) -> str:
-        return f"nothing has run with this configuration yet: {self.where}"
+        return f"nothing has run with this configuration yet: {self.where}; `ticket-runner start` begins"
 
 
 class UnknownTicket(RunnerError):
@@ -24,7 +24,9 @@ class UnknownTicket(RunnerError):
         self.ticket, self.close = ticket, close
 
     def __str__(self) -> str:
-        hint = f": did you mean {' or '.join(self.close)}?" if self.close else ""
+        hint = (
+            f": did you mean {' or '.join(self.close)}?" if self.close else ": `ticket-runner status --done` lists all"
+        )
         return f"there is no ticket {self.ticket!r}{hint}"
 
 
