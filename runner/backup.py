@@ -6,7 +6,8 @@ grows (transcripts, commits) or is written before the database says that it is t
 more: a session that went on, work that is not logged yet. The next claim finds both. The
 other way round the database would speak of sessions and commits that the file has not.
 
-The one invariant: the file is there whole or not at all, and no credential is in it.
+The one invariant: the file is there whole or not at all, and no secret that the environment
+names is in its transcripts.
 
 Knows the home, git's bundle and the archive. Does not know how it is restored.
 """

@@ -2,7 +2,7 @@
 
 Each step finds what an earlier claim has done and goes on from there, so a claim
 that was killed anywhere is simply followed by another. What comes out is one fact;
-the supervisor saves it.
+occupy.py has it saved.
 
 Knows the runs, git and the commands of the configuration. Does not know the queue,
 the source or who else runs.

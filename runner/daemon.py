@@ -1,6 +1,6 @@
 """Put the parts of a daemon together and let it serve; and see beforehand whether they fit.
 
-The only place that reads the environment, and that knows which part needs which.
+Knows which part needs which, and what of the daemon's environment each may have.
 Imports the SDK and git: commands that only read must not import this.
 """
 

@@ -2,8 +2,8 @@
 
 An effect is what another system can see: a comment, a deploy, a notification. The wish
 is saved before anything is done, the claim before the call and the outcome after it; a
-crash in between leaves a claimed effect, which is settled by asking the outside, not by
-calling again. What cannot be found out is left to a person.
+crash in between leaves a claimed effect, which is settled by asking the outside, and called
+again only where that provably repeats nothing. What cannot be found out is left to a person.
 
 Knows the store. Does not know sessions, git, sources or the supervisor: performers are
 registered by kind.

@@ -1,7 +1,8 @@
 """Names, payloads and versions of what happens.
 
-An event is a fact saved: values with units in their keys, never prompt text, tool
-output or secrets. A ticket's own facts (tickets/ticket.py) are the events that
+An event is a fact saved: values with units in their keys, never prompt text or secrets. What
+commands and agents print is in it only as the note of a ticket that is held or waits, redacted
+and bounded. A ticket's own facts (tickets/ticket.py) are the events that
 `FACTS` names, so that a ticket can be folded out of its log.
 
 Pure. Knows tickets; does not know who writes or reads the log.

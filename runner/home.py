@@ -1,7 +1,7 @@
 """Door to the state directory: what is where in it, whether it is fit, and who holds it.
 
-One daemon holds a home at a time: an exclusive lock on a file of its own, which ends
-with its process however that ends. Whether it is held can be asked without taking it.
+One daemon holds a home at a time: exclusive locks on a file of its own and on the directory,
+which end with its process however that ends. Whether it is held can be asked without taking it.
 
 Knows the file system. Does not know what is in the files.
 """

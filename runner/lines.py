@@ -1,7 +1,7 @@
 """Shell lines of the configuration, run in a ticket's worktree: its set-up and its checks.
 
-They get no credential of the model. What they print goes to the agent or to a person,
-redacted and bounded, and into no log.
+They get no credential of the model. What they print goes to the agent, and with a hold or a
+wait into its ticket's note, and so into the log, redacted and bounded.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Puts what an agent does into the log, as it does it.
+"""Put what an agent does into the log, as it does it.
 
 What a tool is about to do is committed before it runs. A claim that is lost raises
 here, and that ends the run. So does an agent that goes round in circles.

@@ -1,7 +1,7 @@
 """What an operator asks, as frozen values; the same for the terminal and as JSON.
 
-Reads the store, the lock and the names in the queue folder, so it works with the daemon
-down, and needs neither the SDK nor git.
+Reads the store, the lock, the queue folder, the machine's room and the transcript of a run
+that goes on, so it works with the daemon down, and needs neither the SDK nor git.
 """
 
 from collections import Counter

@@ -1,7 +1,8 @@
 """What Claude Code wrote of a session: whether it can go on, and what it cost.
 
-Read while no CLI writes: before a run and after it. A file that a crash tore is read
-as far as it goes; a response is in it, whole and with its usage, or not at all.
+Read before a run and after it; of one that is being written the end may be missing. A file
+that a crash tore is read as far as it goes; a response is in it, whole and with its usage, or
+not at all.
 
 Knows the files below CLAUDE_CONFIG_DIR/projects and genai-prices. Does not know runs.
 """
