@@ -40,11 +40,11 @@ def serve(
     on_event: Callable[[Event], None] = log.show,
     environ: Mapping[str, str] = os.environ,
 ) -> Exit:
-    """Run the daemon of `config` until it is told to stop; with `once` until nothing is ready.
+    """Run the daemon of `config` until it is told to stop; with `once` until nothing is due.
 
     Args:
         config: The configuration.
-        once: Stop when nothing is ready.
+        once: Stop when nothing is due.
         on_event: Told of each event after its commit.
         environ: The daemon's environment.
 

@@ -78,7 +78,7 @@ class Supervisor:
         self.upkeep = Daily(Upkeep(parts.config, parts.home, parts.store, parts.repository))
 
     async def serve(self) -> Exit:
-        """Work until told to stop; with `once` until nothing is ready."""
+        """Work until told to stop; with `once` until nothing is due."""
         await self._begin()
         async with anyio.create_task_group() as around:
             drain_s, running = self.parts.config.clocks.drain_s, lambda: [*self.stops]

@@ -103,7 +103,7 @@ def add(
 @app.command()
 def start(
     *,
-    once: Annotated[bool, typer.Option("--once", help="Work until nothing is ready, then exit.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Work until nothing is due, then exit.")] = False,
     config: ConfigOption = None,
 ) -> int:
     """Run the daemon in the foreground."""

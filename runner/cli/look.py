@@ -36,7 +36,7 @@ def status(
     since: Annotated[str | None, typer.Option(help="All that changed since: 2h, 3d, or 2026-01-31.")] = None,
     config: ConfigOption = None,
 ) -> None:
-    """Show one row per ticket; works with the daemon down."""
+    """Show one row per open ticket; works with the daemon down."""
     from runner import json_lines, render
     from runner import status as of
     from tickets.ticket import OPEN, State
