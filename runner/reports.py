@@ -14,6 +14,7 @@ from runner.outcome import WAITS, Waits
 from runner.store import Tx, claims, effects, log, questions, queue, sessions, tickets
 from runner.store.effects import NOTIFY, REPORT
 from runner.why import next_step
+from tickets.moves import SETTLED_ELSEWHERE
 from tickets.ticket import Answered, Finished, Held, Reason, Retried, State, Stop, Stopped, Ticket
 
 
@@ -42,7 +43,11 @@ def save(tx: Tx, ticket_id: str, reported: Callable[[int], Report], told: Told, 
     """
     report, row = reported(tx.now_us), tickets.get(tx, ticket_id)
     after = tickets.apply(tx, ticket_id, report.fact)
-    if row.ticket.stop is Stop.RETRY and isinstance(report.fact, Stopped):
+    if (
+        row.ticket.stop is Stop.RETRY
+        and isinstance(report.fact, Stopped | Held)
+        and after.reason not in SETTLED_ELSEWHERE
+    ):
         after = tickets.apply(tx, ticket_id, Retried(fresh=row.ticket.fresh))
     if (halt := report.halt) is not None and halt.is_weather:
         queue.wait_for_weather(
@@ -52,7 +57,7 @@ def save(tx: Tx, ticket_id: str, reported: Callable[[int], Report], told: Told, 
         queue.pause(tx, reason="ticket", note=halt.note, by=ticket_id)
     if after.reason is Reason.QUESTION and not questions.open_questions(tx, ticket_id):
         return tickets.apply(tx, ticket_id, Answered())  # by a person or a deadline, since the claim looked
-    if isinstance(report.fact, Finished | Held) and after.state is not State.CANCELLED:
+    if isinstance(report.fact, Finished | Held) and after.state in {State.DONE, State.HELD}:
         _tell(tx, row, after, told)
     return after
 

@@ -7,7 +7,7 @@ import pytest
 from runner import reports
 from runner.claim import Report
 from runner.reports import Told
-from runner.store import Tx, claims, effects, tickets
+from runner.store import Tx, claims, effects, questions, tickets
 from runner.store.effects import NOTIFY, REPORT
 from tests.stores import HOME, Place
 from tickets.ticket import Held, Reason, State, Stop, StopRequested, Ticket
@@ -67,3 +67,15 @@ def test_a_ticket_that_ends_cancelled_is_not_called_held(place: Place) -> None:
     report = Report(Held(1, Reason.CHECKS, "`make test`: exit code 1"))
     saved = place.store.transact(reports.save, "a", lambda _: report, ALL, chance=0)
     assert (saved.state, bodies(place)) == (State.CANCELLED, {})
+
+
+@pytest.mark.parametrize(
+    ("reason", "state"),
+    [(Reason.CHECKS, State.READY), (Reason.BUDGET, State.READY), (Reason.QUESTION, State.HELD)],
+)
+def test_a_retry_that_was_asked_for_outlives_a_hold(place: Place, reason: Reason, state: State) -> None:
+    """A ticket that was to be retried works again and is not called held, but where a person has to decide first."""
+    place.store.transact(questions.ask, "a", 1, "Up?", run=place.run("a"))
+    place.store.transact(tickets.apply, "a", StopRequested(Stop.RETRY, fresh=True))
+    saved = place.store.transact(reports.save, "a", lambda _: Report(Held(1, reason, "why")), ALL, chance=0)
+    assert (saved.state, saved.fresh, bool(bodies(place))) == (state, True, state is State.HELD)
