@@ -33,7 +33,7 @@ class Loop:
 
     def __str__(self) -> str:
         call = f"{self.tool}: {self.summary}" if self.summary else self.tool
-        return f"`{call}` failed {self.times} times in a row in the same way: {self.error}"
+        return f"`{call}` failed {self.times} times in the same way, and nothing worked between: {self.error}"
 
 
 class Listener:
