@@ -45,10 +45,11 @@ async def account(parts: Parts, ticket: str | None = None) -> None:
         asking = await parts.store.write(log.may_be_asking, run.id)
         tree = parts.repository.path_of(run.ticket)
         bill = await run_sync(partial(bill_of, parts.home.claude, tree, run, None, asking=asking))
-        await parts.store.write(_end_orphan, run, bill, parts.config)
+        await parts.store.write(end_orphan, run, bill, parts.config)
 
 
-def _end_orphan(tx: Tx, run: RunRow, bill: Bill, config: Config) -> None:
+def end_orphan(tx: Tx, run: RunRow, bill: Bill, config: Config) -> None:
+    """End a run whose daemon died before it."""
     if runs.end_run(tx, run.id, outcome=Outcome.ORPHANED, cost=bill.cost, turns=bill.turns, tokens=bill.tokens):
         warn(tx, run, config)
 

@@ -7,6 +7,7 @@ here, and that ends the run. So does an agent that goes round in circles.
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+import anyio
 from anyio.to_thread import run_sync
 
 from runner import processes
@@ -47,6 +48,7 @@ class Listener:
         self._calls: dict[str, Call] = {}
         self._summaries: dict[str, str] = {}
         self._failing = Calls()
+        self._ends, self._ended = anyio.Lock(), set[str]()
         self.cli_version: str | None = None
         self.loop: Loop | None = None
         """Why this ended the run, None when it did not."""
@@ -60,6 +62,10 @@ class Listener:
         """Save that a tool begins, before it does: after a crash in it, whoever comes next knows."""
         self._summaries[tool.tool_use_id] = tool.summary
         await self._log(Name.TOOL_STARTED, tool_use_id=tool.tool_use_id, tool=tool.name, summary=tool.summary)
+
+    async def after_tool(self, tool: ToolEnded) -> None:
+        """Save that a tool has ended, before the model is told: after a crash from then on, a request may be cut."""
+        await self._save(tool)
 
     async def on_message(self, message: Message) -> StoppedBy | None:
         """Save what is worth knowing later; say why when that ends the run."""
@@ -94,7 +100,7 @@ class Listener:
                 await self._save_pid()
                 await self._log(Name.AGENT_STARTED, cli_version=cli_version, model=model)
             case ToolEnded(tool_use_id, is_error) if not (is_error and self._ending):  # it may be we who ended it
-                await self._log(Name.TOOL_ENDED, tool_use_id=tool_use_id, is_error=is_error)
+                await self._end_tool(tool_use_id, is_error=is_error)
             case Said() if not self._confirmed:
                 self._confirmed = True
                 if await self._parts.store.write(_confirm, self._row.ticket.id, self._plan.id, self._run):
@@ -105,6 +111,12 @@ class Listener:
                 await self._log(Name.AGENT_LIMITED, status=status, kind=kind, reset_at_us=reset_at_us)
             case _:
                 pass
+
+    async def _end_tool(self, tool_use_id: str, *, is_error: bool) -> None:
+        async with self._ends:
+            if tool_use_id not in self._ended:
+                await self._log(Name.TOOL_ENDED, tool_use_id=tool_use_id, is_error=is_error)
+                self._ended.add(tool_use_id)
 
     async def _save_pid(self) -> None:
         found = await run_sync(processes.find, str(self._parts.home.path), self._row.ticket.id, "agent")

@@ -10,11 +10,10 @@ from collections.abc import Iterator
 import anyio
 
 from runner import processes
-from runner.accounts import bill_of
+from runner.accounts import bill_of, end_orphan
 from runner.config import Config
 from runner.events import Name
 from runner.home import Home
-from runner.outcome import Outcome
 from runner.parts import local_copies
 from runner.processes import ProcessesRemain
 from runner.store import Store, Tx, log, runs, tickets
@@ -30,8 +29,9 @@ def repair(config: Config, store: Store) -> Iterator[str]:
         if run.ticket in rows:
             asking = store.read(log.may_be_asking, run.id)
             bill = bill_of(home.claude, home.worktrees / run.ticket, run, None, asking=asking)
-            store.transact(runs.end_run, run.id, outcome=Outcome.ORPHANED, cost=bill.cost, turns=bill.turns)
-            yield f"{run.ticket}: ended run {run.id}, which cost ${bill.cost.microusd / 1e6:.4f} ({bill.cost.kind})"
+            store.transact(end_orphan, run, bill, config)
+            cost, cut = bill.cost, "+" if bill.cost.cut else ""
+            yield f"{run.ticket}: ended run {run.id}, which cost ${cost.microusd / 1e6:.4f}{cut} ({cost.kind})"
     repository = local_copies(config)
     for ticket in rows:
         if repository.place(ticket) is Place.GONE and repository.forget(ticket):

@@ -119,11 +119,12 @@ async def _run(parts: Parts, row: Row, tree: Tree, plan: Plan, brief: Brief, sto
         stop=stop,
         end_processes=listener.end_processes,
         before_tool=listener.before_tool,
+        after_tool=listener.after_tool,
         on_message=listener.on_message,
     )
     if listener.loop is not None and ending.stopped_by is StoppedBy.LOOP:
         ending = replace(ending, detail=str(listener.loop))
-    asking = await parts.store.write(log.may_be_asking, run.id)
+    asking = listener.cli_version is not None and await parts.store.write(log.may_be_asking, run.id)
     bill = await run_sync(partial(bill_of, parts.home.claude, tree.path, run, ending, asking=asking))
     ran = Ran(run.id, classify(ending), ending, bill, _cap_met(ending, given))
     account = "" if ending.result is None else parts.redactor.text(ending.result.text)

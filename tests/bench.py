@@ -15,6 +15,7 @@ from runner.agent import (
     Message,
     Options,
     Stop,
+    ToolEnded,
     ToolStarted,
     cli_environment,
     converse,
@@ -85,6 +86,8 @@ class Bench:
     root: Path
     messages: list[Message] = field(default_factory=list)
     tools: list[ToolStarted] = field(default_factory=list)
+    ended: list[tuple[ToolEnded, int]] = field(default_factory=list)
+    """Each with how often the model had been asked then."""
     before: Callable[[ToolStarted], Awaitable[None]] | None = None
     on: Callable[[Message], Awaitable[StoppedBy | None]] | None = None
     stop: Stop = field(default_factory=Stop)
@@ -149,6 +152,10 @@ class Bench:
         if self.before is not None:
             await self.before(tool)
 
+    async def after_tool(self, tool: ToolEnded) -> None:
+        """Remember the end of the call."""
+        self.ended.append((tool, len(self.server.served)))
+
     async def on_message(self, message: Message) -> StoppedBy | None:
         """Remember the message."""
         self.messages.append(message)
@@ -164,6 +171,7 @@ class Bench:
                 stop=self.stop,
                 end_processes=self.end_processes,
                 before_tool=self.before_tool,
+                after_tool=self.after_tool,
                 on_message=self.on_message,
             )
         finally:

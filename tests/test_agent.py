@@ -157,6 +157,14 @@ async def test_a_run_ends_at_its_budget_and_at_its_turns(bench: Bench) -> None:
     assert end.result.total_cost_microusd == 3 * COST
 
 
+async def test_the_end_of_a_tool_is_told_before_the_model_is_asked_again(bench: Bench) -> None:
+    """Whoever saves it knows after a crash whether a request was in flight, whether the tool worked or failed."""
+    bench.plays(use("Bash", command="echo one"), use("Bash", command="exit 3"), use("Read", file_path="no"), say("Ok."))
+    assert classify(await bench.run(bench.options())) is Outcome.FINISHED
+    assert [(tool.is_error, asked) for tool, asked in bench.ended] == [(False, 1), (True, 2), (True, 3)]
+    assert [tool.tool_use_id for tool, _ in bench.ended] == [tool.tool_use_id for tool in bench.heard(ToolEnded)]
+
+
 async def test_a_tool_of_ours_answers_and_ends_the_run(bench: Bench) -> None:
     """The model has the answer of the call that ended its run when the session goes on."""
     bench.plays(

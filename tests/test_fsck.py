@@ -283,12 +283,13 @@ def test_repair_mends_what_needs_no_decision(here: Place) -> None:
     assert [line.partition(" (")[0] for line in done] == [
         "t: ended 1 processes: sleep",
         "t: left sleep",
-        "t: ended run t/2, which cost $0.0105",
+        "t: ended run t/2, which cost $0.0105+",
         f"u: forgot the worktree {tree}, which is gone; its branch stays",
     ]
     assert git(here.home.clone, "rev-parse", "ticket/u") == sha
     ended = here.store.read(runs.get_run, run)
-    assert (ended.outcome, ended.cost) == (Outcome.ORPHANED, Cost(10_500, CostKind.ESTIMATED))
+    assert (ended.outcome, ended.cost) == (Outcome.ORPHANED, Cost(10_500, CostKind.ESTIMATED, cut=True))
+    assert (ended.turns, ended.input_tokens, ended.output_tokens) == (1, 1000, 500)
     assert [it.what for it in here.differs()] == [f"it has no worktree at {tree}"]
     assert repaired(here.config) == []
 

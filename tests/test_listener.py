@@ -39,8 +39,18 @@ def test_a_tool_that_worked_has_ended_even_while_its_run_is_ended(
     async def work() -> None:
         await listener.before_tool(ToolStarted("tool-1", "Bash", "make"))
         await listener.end_processes()
+        await listener.after_tool(ToolEnded("tool-1", is_error))
         await listener.on_message(ToolEnded("tool-1", is_error))
 
     place.store.transact(lambda tx: tx.log("t", Name.AGENT_STARTED, run=run))
     anyio.run(work)
     assert place.store.read(log.may_be_asking, run) is is_asking
+    assert [each.event.name for each in place.store.read(log.events, ticket="t")].count(Name.TOOL_ENDED) == is_asking, (
+        "told twice, and saved once"
+    )
+
+
+def test_a_run_that_was_not_heard_to_start_may_have_asked(place: Place) -> None:
+    """Claude Code asks as it starts: a daemon that dies then has saved nothing of the run but that it began."""
+    place.claim("t")
+    assert place.store.read(log.may_be_asking, place.converse("t"))

@@ -57,6 +57,7 @@ def test_what_is_not_the_tickets_fault_costs_no_attempt_and_no_session(site: Sit
     shown = site.show("t")
     assert [run.outcome for run in shown.runs] == ["weather", "weather", "never_started", "unauthorized", "finished"]
     assert [run.api_error_status for run in shown.runs] == [529, 529, None, 401, None]
+    assert not any(run.cost.cut for run in shown.runs if run.cost is not None)
     assert (shown.ticket.state, shown.ticket.attempts, len(shown.sessions)) == ("done", 0, 1)
     assert (shown.sessions[0].generation, shown.sessions[0].closed_reason) == (1, None)
     assert {run.session for run in shown.runs} == {session_id("folder", "t", 1)}

@@ -88,6 +88,7 @@ async def converse(
     stop: Stop,
     end_processes: Callable[[], Awaitable[None]],
     before_tool: Callable[[ToolStarted], Awaitable[None]],
+    after_tool: Callable[[ToolEnded], Awaitable[None]],
     on_message: Callable[[Message], Awaitable[StoppedBy | None]],
 ) -> Ending:
     """Run the CLI once, to its end, and say how it ended.
@@ -104,13 +105,15 @@ async def converse(
             also when nothing is left to end.
         before_tool: Awaited before a tool runs; when it raises, the tool does not run and the model is told that it
             failed.
+        after_tool: Awaited after a tool that is not ours, before the model is told; the same is among the messages,
+            before or after it.
         on_message: Awaited for each message, in order; what it returns is why the run is ended now, and what it raises
             ends the processes and is raised.
 
     Raises:
         Exception: What `on_message` or `end_processes` raises, as it is.
     """
-    run = _Run(options, clocks, stop, end_processes, before_tool, on_message)
+    run = _Run(options, clocks, stop, end_processes, before_tool, after_tool, on_message)
     try:
         async with anyio.create_task_group() as group:
             group.start_soon(run.drain, prompt)
@@ -130,6 +133,7 @@ class _Run:
     stop: Stop
     end_processes: Callable[[], Awaitable[None]]
     before_tool: Callable[[ToolStarted], Awaitable[None]]
+    after_tool: Callable[[ToolEnded], Awaitable[None]]
     on_message: Callable[[Message], Awaitable[StoppedBy | None]]
     error: Exception | None = None
     """What `on_message` or `end_processes` raised."""
@@ -176,6 +180,7 @@ class _Run:
             prompt,
             environment=cli_environment(self.options.config_dir) | dict(self.options.environment),
             before_tool=self.start_tool,
+            after_tool=self.after_tool,
             on_stderr=lambda line: self.stderr.append(self.cut(line, _LINE)),
         )
         async for frame in frames:

@@ -62,6 +62,7 @@ for _name in ("claude_agent_sdk", "mcp"):  # they log parts of frames, and a fra
 _FRAME_BYTES = 64 * 1024 * 1024  # a longer frame ends the run; the SDK's 1 MiB is less than one tool's output
 _YEAR_9999_S = 253_370_764_800  # Claude Code passes on whatever number a header holds
 _HOOK_S = 60.0  # the CLI's default, said aloud: a tool waits so long for `before_tool` and is then blocked
+_OURS = f"mcp__{SERVER}__"
 _EDITORS = frozenset({"Edit", "MultiEdit", "NotebookEdit", "Write"})
 _TELLING = ("command", "file_path", "notebook_path", "path", "pattern", "url", "query", "subject", "description")
 _LAUNCHER = {125: Trouble.SPAWN_FAILED, 126: Trouble.SPAWN_FAILED, 127: Trouble.CLI_MISSING}
@@ -79,6 +80,7 @@ def frames(
     *,
     environment: Mapping[str, str],
     before_tool: Callable[[ToolStarted], Awaitable[None]],
+    after_tool: Callable[[ToolEnded], Awaitable[None]],
     on_stderr: Callable[[str], None],
 ) -> AsyncIterator[Frame]:
     """Start the CLI and yield what it says, to its end; raises whatever the SDK does.
@@ -88,6 +90,7 @@ def frames(
         prompt: Sent as written.
         environment: Of the SDK's child, on top of our own.
         before_tool: Awaited before each tool, whose summary is yet to be cut; when it raises, the tool is blocked.
+        after_tool: Awaited after each tool that is not ours, before the model is asked again.
         on_stderr: Called with each line.
     """
     ending: set[str] = set()  # names of own tools whose answer ends the run
@@ -113,7 +116,8 @@ def frames(
             allowed_tools=_allowed(options),
             hooks={
                 "PreToolUse": [HookMatcher(hooks=[_pre_hook(before_tool)], timeout=_HOOK_S, on_failure="block")],
-                "PostToolUse": [HookMatcher(hooks=[_post_hook(ending)])],
+                "PostToolUse": [HookMatcher(hooks=[_post_hook(ending, after_tool)])],
+                "PostToolUseFailure": [HookMatcher(hooks=[_post_hook(ending, after_tool)])],
             },
             include_partial_messages=True,  # signs of life within a response that takes minutes
             forward_subagent_text=True,  # else only those of their responses are told that call tools
@@ -126,14 +130,14 @@ def frames(
 def _allowed(options: Options) -> list[str]:
     """Return the permission rules; `Edit(./**)` is about every tool that writes files, and confines it to `cwd`."""
     rules = ["Edit(./**)" if tool in _EDITORS else tool for tool in options.tools]
-    return [*dict.fromkeys(rules), *(f"mcp__{SERVER}__{tool.name}" for tool in options.own_tools)]
+    return [*dict.fromkeys(rules), *(f"{_OURS}{tool.name}" for tool in options.own_tools)]
 
 
 def _own(tool: Tool, ending: set[str]) -> SdkMcpTool[Any]:
     async def handle(arguments: dict[str, Any]) -> dict[str, Any]:
         answer = await tool.call(arguments)
         if answer.end_run:
-            ending.add(f"mcp__{SERVER}__{tool.name}")
+            ending.add(f"{_OURS}{tool.name}")
         return {"content": [{"type": "text", "text": answer.text}], "is_error": answer.is_error}
 
     return SdkMcpTool(tool.name, tool.description, dict(tool.schema), handle)
@@ -151,10 +155,21 @@ def _pre_hook(
     return before
 
 
-def _post_hook(ending: set[str]) -> Callable[[HookInput, str | None, HookContext], Awaitable[HookJSONOutput]]:
+def _post_hook(
+    ending: set[str], after_tool: Callable[[ToolEnded], Awaitable[None]]
+) -> Callable[[HookInput, str | None, HookContext], Awaitable[HookJSONOutput]]:
     async def after(call: HookInput, _id: str | None, _context: HookContext) -> HookJSONOutput:
         if call["hook_event_name"] == "PostToolUse" and call["tool_name"] in ending:
             return {"continue_": False}
+        match call:
+            case {"tool_name": str(name)} if name.startswith(_OURS):  # whether it failed is in its answer only
+                pass
+            case {"hook_event_name": "PostToolUse", "tool_use_id": str(call_id)}:
+                await after_tool(ToolEnded(call_id, is_error=False))
+            case {"hook_event_name": "PostToolUseFailure", "tool_use_id": str(call_id), "error": str(error)}:
+                await after_tool(ToolEnded(call_id, is_error=True, error=error))
+            case _:
+                pass
         return {}
 
     return after

@@ -86,11 +86,12 @@ def moved(rx: Rx, ticket: str) -> bool:
 
 
 def may_be_asking(rx: Rx, run: str) -> bool:
-    """Return whether the model may have been asked when a run was last heard of: it had begun and was in no tool.
+    """Return whether the model may have been asked when a run was last heard of: it was in no tool.
 
-    Tools of ours do not count: they answer at once, and the next request is on its way before their end is logged.
+    Claude Code asks at once when it has started, which a daemon that dies then has not logged yet. Tools of ours do not
+    count: they answer at once, and the next request is on its way before their end is logged.
     """
-    names = (Name.AGENT_STARTED, Name.TOOL_STARTED, Name.TOOL_ENDED)
+    names = (Name.TOOL_STARTED, Name.TOOL_ENDED)
     query = select(schema.event).where(_e.run == run, _e.name.in_(names)).order_by(_e.seq)
     events_ = [_event(found) for found in rx.connection.execute(query).mappings()]
     ended = {event.payload["tool_use_id"] for event in events_ if event.name is Name.TOOL_ENDED}
@@ -98,7 +99,7 @@ def may_be_asking(rx: Rx, run: str) -> bool:
     in_tool = any(
         tool["tool_use_id"] not in ended and not str(tool["tool"]).startswith("mcp__runner__") for tool in tools
     )
-    return bool(events_) and not in_tool
+    return not in_tool
 
 
 def last(rx: Rx, ticket: str, name: Name) -> Event | None:
