@@ -119,7 +119,7 @@ async def test_one_transcript_that_cannot_be_read_leaves_the_others(here: Place,
     make(here.transcript("a"))
     assert await supervisor(here).serve() is Exit.FAILED, "the queue is paused"
     kinds = [run.cost and run.cost.kind for ticket in ("a", "b") for run in here.store.read(runs.runs_of, ticket)]
-    assert kinds == [CostKind.UNKNOWN, CostKind.MEASURED]
+    assert kinds == [CostKind.UNKNOWN, CostKind.ESTIMATED]
     assert known(here) == {"a": State.READY, "b": State.READY}
 
 
