@@ -1,17 +1,20 @@
 """The folder of tickets: what is taken, what is refused in which words, and what is never touched."""
 
+import errno
 import os
 import signal
 import socket
+import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tickets.files import write_new
+from tickets.files import write_and_rename, write_new
 from tickets.folder import Folder, add
 from tickets.front_matter import MAX_BYTES, NotATicket, parse
 from tickets.source import Intake, Known, Source
@@ -577,8 +580,27 @@ write_new(Path(sys.argv[1]), bytes(200))
     target = tmp_path / "new"
     assert subprocess.run([sys.executable, "-c", killed, target], check=False).returncode == -signal.SIGXFSZ
     assert [*tmp_path.iterdir()] == []
-    write_new(target, b"whole")
+
+
+@pytest.mark.parametrize("write", [write_new, write_and_rename])
+def test_a_new_file_is_whole_and_takes_no_place(tmp_path: Path, write: Callable[[Path, bytes], None]) -> None:
+    """With or without a name while it is written: the umask decides who reads it, and one that is there stays."""
+    target = tmp_path / "new"
+    before = os.umask(0o027)
+    try:
+        write(target, b"whole")
+    finally:
+        os.umask(before)
+    assert (target.read_bytes(), stat.S_IMODE(target.stat().st_mode)) == (b"whole", 0o640)
     with pytest.raises(FileExistsError):
-        write_new(target, b"another")
+        write(target, b"another")
     assert target.read_bytes() == b"whole"
     assert [*tmp_path.iterdir()] == [target]
+
+
+def test_a_file_system_that_has_no_files_without_names_is_written_to_with_one() -> None:
+    """Where Linux refuses a file without a name, one with a name is tried, and what keeps that from being is told."""
+    where = Path("/proc/self/fd")  # has no O_TMPFILE, and no other new files either
+    with pytest.raises(OSError, match="/proc/self/fd") as refused:
+        write_new(where / "new", b"")
+    assert (refused.value.errno, refused.value.filename) == (errno.ENOENT, str(where))

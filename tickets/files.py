@@ -74,7 +74,7 @@ def write_new(path: Path, data: bytes) -> None:
         except OSError as error:
             if error.errno not in _NEEDS_A_NAME:
                 raise
-            _write_and_rename(path, data)
+            write_and_rename(path, data)
             return
         with os.fdopen(descriptor, "wb") as file:
             _write(file, data)
@@ -88,8 +88,8 @@ def _write(file: BinaryIO, data: bytes) -> None:
     os.fsync(file.fileno())
 
 
-def _write_and_rename(path: Path, data: bytes) -> None:
-    """Do the same where the file system has no files without names; a kill leaves one with a name of ours."""
+def write_and_rename(path: Path, data: bytes) -> None:
+    """Do as `write_new` where the file system has no files without names; a kill leaves one with a name of ours."""
     temporary = path.parent / f".{token_hex(8)}.tmp"
     descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | _WRITING, _MODE)
     try:
