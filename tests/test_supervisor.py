@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import count
 from pathlib import Path
+from threading import Event as Waiting
 
 import anyio
 import pytest
@@ -40,10 +41,25 @@ def here(tmp_path: Path) -> Iterator[Place]:
         yield place
 
 
+class Slow(Folder):
+    """A folder whose file of the ticket `slow` is moved when the test says so."""
+
+    def __init__(self, root: Path) -> None:
+        ticks = count(step=2)  # every file is whole at the second look
+        super().__init__(root, lambda: next(ticks))
+        self.begun, self.goes_on = Waiting(), Waiting()
+
+    def mirror(self, ticket_id: str, state: State) -> None:
+        """Move a file."""
+        if ticket_id == "slow":
+            self.begun.set()
+            self.goes_on.wait(30)
+        super().mirror(ticket_id, state)
+
+
 def supervisor(here: Place, *, once: bool = True) -> Supervisor:
     """Return a daemon's loop over the home."""
-    ticks = count(step=2)  # every file is whole at the second look
-    return Supervisor(here.parts(), Folder(here.home.queue, lambda: next(ticks)), Told(frozenset()), once=once)
+    return Supervisor(here.parts(), Slow(here.home.queue), Told(frozenset()), once=once)
 
 
 @contextmanager
@@ -320,3 +336,30 @@ async def test_a_daemon_that_is_told_to_stop_answers_nothing(here: Place) -> Non
     await loop.serve()
     assert known(here) == {"a": State.HELD}
     assert [question.answer for question in here.store.read(questions.questions_of, "a")] == [None]
+
+
+@pytest.mark.anyio
+async def test_a_ticket_that_ends_while_the_last_turn_looks_around_has_its_file_moved(here: Place) -> None:
+    """A drain is over only when the source shows what ended after its last turn had begun."""
+    here.store.transact(tickets.take_in, "folder", Spec("ends", "Do it.", base="gone"))
+    (here.home.queue / "ends.md").write_text("Do it.")
+    pause(here)
+    loop = supervisor(here, once=False)
+    source = loop.source
+    assert isinstance(source, Slow)
+    async with anyio.create_task_group() as group:
+        group.start_soon(loop.serve)
+        await until(lambda: loop.closed)
+        here.store.transact(tickets.take_in, "folder", Spec("slow", "Do it."))
+        here.store.transact(tickets.apply, "slow", Cancelled())
+        with here.repository.alone():  # no claim gets its worktree
+            here.store.transact(queue.resume, by="test")
+            loop.wake.set()
+            await until(lambda: "ends" in loop.stops)
+            loop.mirror.changed("slow")
+            os.kill(os.getpid(), signal.SIGTERM)
+            await until(lambda: loop.draining and source.begun.is_set())
+        await until(lambda: not loop.stops)
+        source.goes_on.set()
+    assert known(here)["ends"] is State.HELD
+    assert (here.home.queue / "held" / "ends.md").exists()
