@@ -40,6 +40,7 @@ from tickets.ticket import OVER
 
 _WHY_CHARS = 300
 _DAY_S = 24 * 3600.0
+_ENDS = "nothing is removed: the daemon ends"
 
 
 def over_here(rx: Rx, home: str) -> list[Row]:
@@ -204,7 +205,7 @@ class Daily:
     async def ask(self) -> list[str]:
         """Let it begin now, or once more when it is under way; return what was done, a line each, when it is over."""
         if self._leaving.is_set():
-            return ["nothing is removed: the daemon ends"]
+            return [_ENDS]
         look = self._next
         look.asked.set()
         await look.over.wait()
@@ -229,6 +230,8 @@ class Daily:
             look.over.set()
             with anyio.move_on_after(_DAY_S):
                 await self._next.asked.wait()
+        self._next.done = [_ENDS]
+        self._next.over.set()
 
     async def forget_tmp(self, ticket: str) -> None:
         """Remove the temporary files of a ticket that is over."""
