@@ -1,25 +1,26 @@
 """What a claim does in git: the ticket's worktree made, its work committed, merged with the base, and pushed.
 
 Each step is safe to repeat, is done in a thread unless the claim was asked to stop, and
-logs what it changed.
+logs what it changed. A stop waits for no other machine.
 
 Knows git and the store. Does not know the agent, the checks or what follows.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import ParamSpec, TypeVar
 
 from anyio.to_thread import run_sync
 
-from runner.agent import Stop
+from runner.agent import Interrupted, Stop
 from runner.catchup import CaughtUp, Conflict, base_of, catch_up, conflict_left
 from runner.events import Name, Value
 from runner.parts import Parts
 from runner.store import claims, log
 from runner.store.tickets import Row
-from runner.worktree import CommitRefused, Facts, GitFailed, Tree, WorktreeRefused
+from runner.worktree import CommitRefused, Facts, GitFailed, HangUp, RepositoryUnreachable, Tree, WorktreeRefused
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -29,8 +30,10 @@ class Branch:
     """The branch of a claimed ticket, and its worktree."""
 
     def __init__(self, parts: Parts, row: Row, stop: Stop) -> None:
-        self._parts, self._row, self._stop = parts, row, stop
-        self._id, self._token, self._repository = row.ticket.id, row.ticket.token, parts.repository
+        self._hang_up = HangUp()
+        self._repository = parts.repository.until(self._hang_up)
+        self._parts, self._row, self._stop = replace(parts, repository=self._repository), row, stop
+        self._id, self._token = row.ticket.id, row.ticket.token
         self._merges, self._trailer = parts.config.git.on_base_moved == "merge", f"Ticket: {row.ticket.id}"
 
     async def prepare(self) -> Tree:
@@ -86,7 +89,7 @@ class Branch:
         """Return the merge that waits in the worktree to be resolved, where the base is merged at all."""
         if not self._merges:
             return None
-        with self._stop.interrupts():
+        with self._interrupts():
             return await conflict_left(self._parts, self._row)
 
     async def catch_up(self, tree: Tree) -> CaughtUp:
@@ -96,7 +99,7 @@ class Branch:
         await self.commit(tree)
         if not (await self.facts(tree)).changed:
             return CaughtUp(tree)
-        with self._stop.interrupts():
+        with self._interrupts():
             return await catch_up(self._parts, self._row, tree, self._trailer)
 
     async def push(self) -> str | None:
@@ -109,8 +112,23 @@ class Branch:
 
     async def _in_thread(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Do what blocks (git) in a thread, unless the claim was asked to stop."""
-        with self._stop.interrupts():
+        with self._interrupts():
             return await run_sync(partial(call, *args, **kwargs))
+
+    @contextmanager
+    def _interrupts(self) -> Iterator[None]:
+        """Let a stop of the claim end what is inside, and what it asks of the origin.
+
+        Raises:
+            Interrupted: The claim was asked to stop.
+        """
+        try:
+            with self._stop.interrupts(self._hang_up.set):
+                yield
+        except RepositoryUnreachable as error:  # or it was we who did not wait
+            if self._hang_up.is_set():
+                raise Interrupted from error
+            raise
 
     async def _log(self, name: Name, **payload: Value) -> None:
         await self._parts.store.write(claims.log_event, self._id, self._token, name, payload)

@@ -2,11 +2,12 @@
 
 import json
 import os
+import select
 import signal
 import sqlite3
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import count
@@ -15,6 +16,7 @@ from threading import Event as Waiting
 
 import anyio
 import pytest
+from anyio.lowlevel import checkpoint
 
 from runner import log
 from runner.budget import CostKind
@@ -288,18 +290,32 @@ async def test_a_deadline_that_passed_with_no_daemon_is_seen_at_the_start(here: 
     assert (question.answer, question.is_by_default) == ("Yes.", True)
 
 
-def served(fifo: Path) -> list[int]:
-    """Open a FIFO from which a process wants to read, and let it wait on; [] when there is none."""
-    try:
-        return [os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)]
-    except OSError:
-        return []
+@asynccontextmanager
+async def waits_for_the_origin(here: Place, begin: Callable[[], object]) -> AsyncIterator[Callable[[], bool]]:
+    """Let the repository answer nothing from now on; give, when git waits for it, what says whether it still does."""
+    silent = here.root / "repo/.git/HEAD"
+    silent.unlink()
+    os.mkfifo(silent)
+    begin()
+    writers: list[int] = []
+
+    def is_read() -> bool:
+        with suppress(OSError):  # nobody reads
+            writers.append(os.open(silent, os.O_WRONLY | os.O_NONBLOCK))
+        return bool(writers)
+
+    await until(is_read)
+    waits = select.poll()
+    waits.register(writers[0], 0)  # POLLERR comes unasked, when nobody reads any more
+    with os.fdopen(writers[0], "wb"):
+        yield lambda: not waits.poll(0)
 
 
 @pytest.mark.anyio
 async def test_a_daemon_that_ends_waits_for_no_fetch_of_upkeep(tmp_path: Path) -> None:
-    """Where only a repository that does not answer could say what a worktree holds, it stays, and the daemon ends."""
+    """Where only a repository that does not answer could say what a worktree holds, it stays; who waits is told."""
     here = Place(tmp_path, {"poll_s": 0.05, "keep": {"worktrees_days": 0}})
+    said: list[str] = []
     with closing(here.store):
         tree = here.claim("a")
         (tree / "work.txt").touch()
@@ -307,20 +323,50 @@ async def test_a_daemon_that_ends_waits_for_no_fetch_of_upkeep(tmp_path: Path) -
         here.store.transact(tickets.apply, "a", Held(1, Reason.OPERATOR))
         pause(here)
         loop = supervisor(here, once=False)
+
+        async def ask() -> None:
+            said.extend(await loop.upkeep.ask())
+
         async with anyio.create_task_group() as group:
             group.start_soon(loop.serve)
             await until(lambda: loop.closed)
-            silent = tmp_path / "repo/.git/packed-refs"
-            os.mkfifo(silent)
+            await ask()
             here.store.transact(tickets.apply, "a", Cancelled())
-            group.start_soon(loop.upkeep.ask)
-            writers: list[int] = []
-            await until(lambda: [*map(writers.append, served(silent))])
-            os.kill(os.getpid(), signal.SIGTERM)
-        with pytest.raises(BrokenPipeError):  # nobody reads any more
-            os.write(writers[0], b"x")
-        os.close(writers[0])
+            async with waits_for_the_origin(here, lambda: group.start_soon(ask)) as waits:
+                group.start_soon(ask)
+                await checkpoint()
+                os.kill(os.getpid(), signal.SIGTERM)
+                await until(lambda: not waits())
         assert tree.exists()
+    assert [line.partition(": ")[2].partition(":")[0] for line in said] == [
+        "worktree left until the repository answers",
+        "the daemon ends",
+    ]
+
+
+@pytest.mark.anyio
+async def test_a_second_signal_ends_the_fetch_of_a_claim(here: Place) -> None:
+    """A claim that waits for a repository that does not answer is interrupted at once, and its ticket is due again."""
+    here.store.transact(tickets.take_in, "folder", Spec("a", "Do it."))
+    pause(here)
+    loop = supervisor(here, once=False)
+
+    def go_on() -> None:
+        here.store.transact(queue.resume, by="test")
+        loop.wake.set()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(loop.serve)
+        await until(lambda: loop.closed)
+        async with waits_for_the_origin(here, go_on) as waits:
+            os.kill(os.getpid(), signal.SIGTERM)
+            await until(lambda: loop.draining)
+            assert waits()
+            os.kill(os.getpid(), signal.SIGTERM)
+            await until(lambda: not waits())
+    ticket = here.store.read(tickets.get, "a").ticket
+    assert (ticket.state, ticket.not_before_us, ticket.waits, ticket.attempts) == (State.READY, 0, 0, 0)
+    assert {e.event.payload.get("cause") for e in here.store.read(events.events, ticket="a")} == {None, Cause.DRAIN}
 
 
 @pytest.mark.anyio

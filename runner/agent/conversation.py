@@ -52,30 +52,35 @@ class Stop:
     def __init__(self) -> None:
         self.event = anyio.Event()
         self.reason: StoppedBy | None = None
-        self._scopes: set[anyio.CancelScope] = set()
+        self._ends: set[Callable[[], None]] = set()
 
     def set(self, reason: StoppedBy) -> None:
         """Ask."""
         self.reason = self.reason or reason
         self.event.set()
-        for scope in self._scopes:
-            scope.cancel()
+        for end in self._ends:
+            end()
 
     @contextmanager
-    def interrupts(self) -> Iterator[None]:
-        """Cancel what is inside as soon as somebody asks.
+    def interrupts(self, also: Callable[[], None] = lambda: None) -> Iterator[None]:
+        """Cancel what is inside as soon as somebody asks, and call `also`: a thread heeds no cancellation.
 
         Raises:
             Interrupted: Somebody did.
         """
         with anyio.CancelScope() as scope:
-            self._scopes.add(scope)
+
+            def end() -> None:
+                scope.cancel()
+                also()
+
+            self._ends.add(end)
             try:
                 if self.reason is not None:
-                    scope.cancel()
+                    end()
                 yield
             finally:
-                self._scopes.discard(scope)
+                self._ends.discard(end)
         if scope.cancelled_caught:
             raise Interrupted
 

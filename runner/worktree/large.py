@@ -75,6 +75,13 @@ class Large(Modules):
     def _lfs(self, *arguments: str) -> None:
         """Run git-lfs in the outbox; it is to find its repository itself, and so is what it starts at the origin."""
         self.outbox().run("config", "lfs.storage", str(self.clone_path / "lfs"))
-        there = self.outbox_path
-        command = Command(self.shown, there, self._timeout_s, self._outside_env, self._secrets, outside=True)
+        command = Command(
+            self.shown,
+            self.outbox_path,
+            self._timeout_s,
+            self._outside_env,
+            self._secrets,
+            outside=True,
+            hang_up=self.hang_up,
+        )
         self._asked(command, "lfs", *arguments)
