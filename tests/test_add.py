@@ -22,7 +22,7 @@ def shell(tmp_path: Path) -> Shell:
     ("content", "said"),
     [
         ("---\ntitle: Fix\nbuget_usd: 1\n---\nText\n", "t.md:3: unknown key `buget_usd`: did you mean `budget_usd`?"),
-        ("---\ntitle: [a\n---\nText\n", "t.md:3: the front matter is not YAML"),
+        ("---\ntitle: [a\n---\nText\n", "t.md:2: the front matter is not YAML"),
         ("---\ntitle: a\nText\n", "t.md:1: the front matter that begins here has no closing line"),
         ("", "t.md: there is no text: write what is to be done"),
         ("---\ntitle: a\n---\n \n", "t.md: there is no text: write what is to be done"),

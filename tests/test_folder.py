@@ -147,7 +147,7 @@ def test_all_that_is_wrong_is_told_at_once() -> None:
     assert told[0] == "fix.md:2: unknown key `budgt`: did you mean `budget_usd`?"
     assert told[1].startswith("line 3: priority: must be a whole number")
     assert told[-3] == "line 5: `title` is given twice, first in line 4"
-    assert told[-2].startswith("line 7: the front matter is not YAML")
+    assert told[-2].startswith("line 6: the front matter is not YAML")
     assert told[-1] == "there is no text: write what is to be done below the front matter"
 
 
@@ -171,7 +171,11 @@ def test_short_forms_are_read() -> None:
         ("title: a\nbudgt: 1", "fix.md:3: unknown key `budgt`: did you mean `budget_usd`?"),
         ("title: a\n\n'x\\e[1m': 1", "fix.md:4: unknown key"),
         ("title: a\ntitle: b", "fix.md:3: `title` is given twice, first in line 2"),
-        ("title: a\nmodel: 'x", "fix.md:4: the front matter is not YAML: while scanning a quoted scalar"),
+        ("title: a\nmodel: 'x", "fix.md:3: the front matter is not YAML: while scanning a quoted scalar"),
+        ("title: a\nbase", "fix.md:3: the front matter is not YAML: while scanning a simple key"),
+        ("title: a\ntools: [a\nbase: x", "fix.md:3: the front matter is not YAML: while parsing a flow sequence"),
+        ("title: a\n- b", "fix.md:3: the front matter is not YAML: while parsing a block mapping"),
+        ("title: a\nbase: @x", "fix.md:3: the front matter is not YAML: while scanning for the next token"),
         ("title: a: b", "fix.md:2: the front matter is not YAML: mapping values are not allowed here"),
         ("title: a\n\x07", "fix.md:3: a character that YAML does not allow"),
         ('title: "\\U99999999"', "fix.md:1: the front matter is not YAML"),

@@ -160,7 +160,8 @@ def _entries(front: str) -> Iterator[_Entry]:
         for line, key, value in _pairs(front):
             yield _Entry(line, key, value)
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
+        begun = None if "block" in (error.context or "") else error.context_mark  # a block is all of it so far
+        mark = begun or error.problem_mark
         problem = ": ".join(part for part in (error.context, error.problem) if part)
         raise _Unreadable(_line_of(mark), f"the front matter is not YAML: {problem}") from error
     except yaml.reader.ReaderError as error:
