@@ -25,7 +25,7 @@ def test_a_session_keeps_its_rules_or_makes_way_for_a_new_one(tmp_path: Path) ->
         assert site.show("t").kinds == [("first", "asked"), ("resumed", "asked")]
         assert site.names("t").count(Name.SESSION_OUTDATED) == 1
         assert "its rules are older than the daemon's" in site.tell("show", "t")
-        assert "; its rules are older " in site.tell("status")
+        assert "; its rules are older\n" in site.tell("status")
 
         site.tell("answer", "t", "Yes.")
         agent = {"base_url": site.server.url, "model": "claude-sonnet-4-5", "on_rules_changed": "fresh"}

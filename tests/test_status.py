@@ -105,12 +105,12 @@ def test_the_table_has_a_row_per_open_ticket(shell: Shell, place: Place) -> None
     rows = {line.split()[0]: line for line in shell("status", "--done").out.splitlines() if line}
     assert "checks: `make test`: exit code 2" in rows["c"]
     assert "long output" not in rows["c"]
-    assert re.search(r"^a +done +nothing had to change +a-sessio +1 +1 +0 +\$0\.0150 ", rows["a"])
+    assert re.search(r"^a +done +a-sessio +1 +1 +0 +\$0\.0150 .* nothing had to change$", rows["a"])
     assert rows["b"].split()[:2] == ["b", "cancelled"]
 
 
 def test_a_long_reason_is_folded_on_a_terminal_only(place: Place) -> None:
-    """On a terminal a reason goes on below itself, within the width; in a pipe each ticket has one line."""
+    """On a terminal a reason goes on below itself, within the width; in a pipe it ends the one line of its ticket."""
     reason = " ".join(f"word{number}" for number in range(40))
     place.take("a", "b")
     place.store.transact(tickets.apply, "a", Parked(Reason.WORKTREE, reason))
@@ -123,7 +123,8 @@ def test_a_long_reason_is_folded_on_a_terminal_only(place: Place) -> None:
         f"worktree: {reason}"
     )
     assert [line.split()[0] for line in in_pipe[:3]] == ["ticket", "a", "b"]
-    assert f"worktree: {reason}  " in in_pipe[1]
+    assert in_pipe[1].endswith(f"  worktree: {reason}")
+    assert max(len(in_pipe[0]), len(in_pipe[2])) < 120, "no other line is as long"
 
 
 @pytest.mark.parametrize("width", [80, 100, 140, 200])
