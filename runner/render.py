@@ -52,7 +52,7 @@ def overview(view: Overview, console: Console) -> None:
         estimated=any(line.sums.estimated or line.sums.unknown for line in view.lines),
         cut=any(line.sums.cut for line in view.lines),
     )
-    today = f"{spent} for these tickets; today ${view.spent_today_microusd / 1e6:.4f} spent"
+    today = f"{spent} for these tickets; today {_spent(view.today)} spent"
     console.print(f"\n{today}, ${view.reserved_microusd / 1e6:.2f} reserved")
     console.print("no daemon runs" if view.daemon is None else f"daemon: pid {view.daemon or 'unknown'}")
     if view.closed is not None:

@@ -80,6 +80,8 @@ class Overview:
     besides: Mapping[State, int]
     """How many tickets there are that are no line here, by state."""
     spent_today_microusd: int
+    today: Sums
+    """What the runs that began today add up to."""
     reserved_microusd: int
     daemon: int | None
     """See `Around`."""
@@ -127,7 +129,8 @@ class Explanation:
 
 def look(rx: Rx, around: Around, *, states: Collection[State], since_us: int | None = None) -> Overview:
     """Return the queue: tickets in `states`, and those that changed at `since_us` or later."""
-    spent, reserved = runs.day_money(rx, day_start_us(rx.now_us, around.config.zone))
+    day_us = day_start_us(rx.now_us, around.config.zone)
+    spent, reserved = runs.day_money(rx, day_us)
     lines = overview.overview(rx, states=states, since_us=since_us)
     refused, pause = queue.refusals(rx), queue.paused(rx)
     shut = _shut(rx, around)
@@ -142,6 +145,7 @@ def look(rx: Rx, around: Around, *, states: Collection[State], since_us: int | N
         Counter(overview.counts(rx)) - Counter(line.ticket.state for line in lines),
         spent,
         reserved,
+        overview.sums_since(rx, day_us),
         around.daemon,
     )
 
@@ -149,7 +153,7 @@ def look(rx: Rx, around: Around, *, states: Collection[State], since_us: int | N
 def nothing(around: Around) -> Overview:
     """Return the queue of a configuration that nothing has run with yet."""
     now_us = round(datetime.now(UTC).timestamp() * 1_000_000)
-    return Overview(now_us, [], {}, [*around.files], None, None, [], {}, 0, 0, around.daemon)
+    return Overview(now_us, [], {}, [*around.files], None, None, [], {}, 0, Sums(), 0, around.daemon)
 
 
 def look_at(rx: Rx, ticket: str, around: Around) -> Details:

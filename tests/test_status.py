@@ -109,6 +109,18 @@ def test_the_table_has_a_row_per_open_ticket(shell: Shell, place: Place) -> None
     assert rows["b"].split()[:2] == ["b", "cancelled"]
 
 
+def test_the_money_of_today_is_marked_as_all_money_is(place: Place) -> None:
+    """What is estimated of today's total, or misses a response that was cut off, is marked; yesterday's is not."""
+    place.take("a")
+    place.claim()
+    place.store.transact(
+        runs.end_run, place.run("a"), outcome=Outcome.STOPPED, cost=Cost(15_000, CostKind.ESTIMATED, cut=True)
+    )
+    assert any("today ~$0.0150+ spent," in line for line in drawn(place.store.read(look, AROUND, states=OPEN), False))
+    place.clock.pass_s(24 * 3600)
+    assert any("today $0.0000 spent," in line for line in drawn(place.store.read(look, AROUND, states=OPEN), False))
+
+
 def test_a_long_reason_is_folded_on_a_terminal_only(place: Place) -> None:
     """On a terminal a reason goes on below itself, within the width; in a pipe it ends the one line of its ticket."""
     reason = " ".join(f"word{number}" for number in range(40))

@@ -24,7 +24,7 @@ _f = schema.effect.c
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """What a ticket's runs add up to."""
+    """What runs add up to."""
 
     runs: int = 0
     resumed: int = 0
@@ -104,6 +104,11 @@ def overview(
     ]
 
 
+def sums_since(rx: Rx, since_us: int) -> Sums:
+    """Return what the runs that began at `since_us` or later add up to."""
+    return _to_sums(*rx.connection.execute(select(*_SUMS).where(_r.started_at_us >= since_us)).one())
+
+
 def counts(rx: Rx) -> dict[State, int]:
     """Return how many tickets are in which state, in the order of the states."""
     query = select(_t.state, func.count()).group_by(_t.state)
@@ -163,26 +168,13 @@ def _lines(chosen: Select[tuple[str]]) -> Select[tuple[object, ...]]:
 
 
 def _sums(rx: Rx, chosen: Select[tuple[str]]) -> dict[str, Sums]:
-    query = (
-        select(
-            _r.ticket,
-            func.count(),
-            _count(_r.kind == Kind.RESUMED),
-            _count(_r.kind == Kind.FALLBACK),
-            func.sum(_r.turns),
-            func.coalesce(func.sum(_r.cost_microusd), 0),
-            _count(_r.cost_kind == CostKind.ESTIMATED),
-            _count(_r.cost_kind == CostKind.UNKNOWN),
-            _count(_r.cut.is_(true())),
-        )
-        .where(_r.ticket.in_(chosen))
-        .group_by(_r.ticket)
-    )
-    sums = {}
-    for ticket, runs, resumed, fallbacks, turns, microusd, *marks in rx.connection.execute(query):
-        estimated, unknown, cut = map(bool, marks)
-        sums[ticket] = Sums(runs, resumed, fallbacks, int(turns), int(microusd), estimated, unknown, cut)
-    return sums
+    query = select(_r.ticket, *_SUMS).where(_r.ticket.in_(chosen)).group_by(_r.ticket)
+    return {ticket: _to_sums(*amounts) for ticket, *amounts in rx.connection.execute(query)}
+
+
+def _to_sums(runs: int, resumed: int, fallbacks: int, turns: int, microusd: int, *marks: int) -> Sums:
+    estimated, unknown, cut = map(bool, marks)
+    return Sums(runs, int(resumed), int(fallbacks), int(turns), int(microusd), estimated, unknown, cut)
 
 
 def _effects(rx: Rx, chosen: Select[tuple[str]]) -> dict[str, dict[str, int]]:
@@ -197,5 +189,21 @@ def _effects(rx: Rx, chosen: Select[tuple[str]]) -> dict[str, dict[str, int]]:
     return counts
 
 
+def _sum(column: ColumnElement[int]) -> ColumnElement[int]:
+    return func.coalesce(func.sum(column), 0)
+
+
 def _count(condition: ColumnElement[bool]) -> ColumnElement[int]:
-    return func.sum(case((condition, 1), else_=0))
+    return _sum(case((condition, 1), else_=0))
+
+
+_SUMS = (
+    func.count(),
+    _count(_r.kind == Kind.RESUMED),
+    _count(_r.kind == Kind.FALLBACK),
+    _sum(_r.turns),
+    _sum(_r.cost_microusd),
+    _count(_r.cost_kind == CostKind.ESTIMATED),
+    _count(_r.cost_kind == CostKind.UNKNOWN),
+    _count(_r.cut.is_(true())),
+)
