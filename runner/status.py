@@ -133,19 +133,20 @@ def look(rx: Rx, around: Around, *, states: Collection[State], since_us: int | N
     spent, reserved = runs.day_money(rx, day_us)
     lines = overview.overview(rx, states=states, since_us=since_us)
     refused, pause = queue.refusals(rx), queue.paused(rx)
+    waiting, wrong = _waiting(around, tickets.states(rx, around.files), refused)
     shut = _shut(rx, around)
     return Overview(
         rx.now_us,
         lines,
         _why(rx, around, lines, shut),
-        _waiting(around, tickets.states(rx, around.files), refused),
+        waiting,
         pause,
         None if shut is None else closed(shut),
-        refused,
+        [*refused, *wrong],
         Counter(overview.counts(rx)) - Counter(line.ticket.state for line in lines),
         spent,
-        reserved,
         overview.sums_since(rx, day_us),
+        reserved,
         around.daemon,
     )
 
@@ -153,7 +154,8 @@ def look(rx: Rx, around: Around, *, states: Collection[State], since_us: int | N
 def nothing(around: Around) -> Overview:
     """Return the queue of a configuration that nothing has run with yet."""
     now_us = round(datetime.now(UTC).timestamp() * 1_000_000)
-    return Overview(now_us, [], {}, [*around.files], None, None, [], {}, 0, Sums(), 0, around.daemon)
+    waiting, wrong = _waiting(around, (), ())
+    return Overview(now_us, [], {}, waiting, None, None, wrong, {}, 0, Sums(), 0, around.daemon)
 
 
 def look_at(rx: Rx, ticket: str, around: Around) -> Details:
@@ -214,10 +216,20 @@ def explain_file(ticket: str, around: Around, said: str | None = None) -> Explan
     return Explanation(ticket, because, around.daemon)
 
 
-def _waiting(around: Around, known: Collection[str], refused: Collection[Refused]) -> list[str]:
-    """Return the files that have neither become a ticket nor been found wrong."""
-    wrong = {refusal.file for refusal in refused}
-    return [name for name in around.files if name not in known and folder.file_of(name) not in wrong]
+def _waiting(around: Around, known: Collection[str], refused: Collection[Refused]) -> tuple[list[str], list[Refused]]:
+    """Return the files that are no tickets and may become some, and those that will not, as no daemon has said yet."""
+    said = {refusal.file for refusal in refused}
+    waiting: list[str] = []
+    wrong: list[Refused] = []
+    for name in around.files:
+        if name not in known and folder.file_of(name) not in said:
+            try:
+                if not around.works:
+                    folder.look_at(around.config.queue_directory, name)
+                waiting.append(name)
+            except NotATicket as error:
+                wrong.append(Refused(error.where, error.problem, ""))
+    return waiting, wrong
 
 
 def _why(rx: Rx, around: Around, lines: Collection[Line], shut: Closed | None) -> dict[str, Why]:

@@ -203,14 +203,17 @@ def test_no_sentence_is_wrapped_in_a_pipe(shell: Shell, place: Place) -> None:
 
 
 def test_files_that_wait_in_the_folder_are_told(shell: Shell) -> None:
-    """Before any daemon has run, and after, `status` counts and names the files that nothing has taken in."""
+    """Before any daemon has run, and after, `status` names the files that nothing has taken in, or will take."""
     shell.queue.mkdir(parents=True)
     for name in ("new", "other"):
         (shell.queue / f"{name}.md").write_text("Do this.\n")
     assert "2 files wait in the folder: new, other" in shell("status").out
     assert json.loads(shell("status", "--json").out)["waiting"] == ["new", "other"]
     shell.know("new")
-    assert "1 file waits in the folder: other" in shell("status").out
+    (shell.queue / "bad.md").write_text("---\nbuget_usd: 1\n---\nDo this.\n")
+    told = shell("status").out
+    assert "1 file waits in the folder: other\n" in told
+    assert "\nnot taken: bad.md:2: unknown key `buget_usd`" in told
     ended = shell("explain", "other")
     assert (ended.code, ended.err) == (0, "")
     assert "why  waits in the folder: nothing has taken it in\n    next  `ticket-runner start`" in ended.out
@@ -229,6 +232,9 @@ def test_a_file_that_cannot_be_taken_says_why(shell: Shell) -> None:
     place.store.close()
     assert "not taken: differs from ticket t-win" in shell("explain", "twin").out
     assert "files wait" not in shell("status").out
+    with shell.home.lock():
+        (shell.queue / "mine.md").write_text("---\nbuget_usd: 1\n---\nDo this.\n")
+        assert "2 files wait in the folder: bad, mine" in shell("status").out, "the daemon says what is wrong"
     (shell.queue / "link.md").symlink_to("bad.md")
     assert "a symbolic link is not followed" in shell("explain", "link").out
 
