@@ -8,11 +8,12 @@ from contextlib import suppress
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from runner import commands, control
-from runner.commands import Command
+from runner.commands import Command, NotPossible
 from runner.config import Config
-from runner.control import NobodyListens
+from runner.control import NobodyListens, Refused
 from runner.home import Home, Locked
-from runner.store import Store, tickets
+from runner.status import Around, explain
+from runner.store import Store, UnknownTicket, tickets
 from tickets.folder import Folder
 
 _STARTING_S = 20.0
@@ -35,7 +36,12 @@ def steer(config: Config, command: Command, *, patience_s: float = _STARTING_S) 
         retry=retry_if_exception_type(Locked), wait=wait_fixed(0.2), stop=stop_after_delay(patience_s), reraise=True
     ):
         with attempt:
-            return _try(config, command)
+            try:
+                return _try(config, command)
+            except (UnknownTicket, Refused) as error:
+                if (because := _is_a_file(config, command.ticket)) is not None:
+                    raise NotPossible(command.verb, command.ticket, because) from error
+                raise
     raise AssertionError
 
 
@@ -61,3 +67,19 @@ def _here(config: Config, command: Command) -> str:
         with suppress(OSError):  # done is done: the next daemon moves the file when it starts
             Folder(config.queue_directory).mirror(row.ticket.id, row.ticket.state)
     return f"{reply.text}; it happens at the next start" if reply.stop else reply.text
+
+
+def _is_a_file(config: Config, ticket: str) -> str | None:
+    """Return what to do about a file of the queue folder that nothing has taken in; None when it is not one."""
+    around = Around.of(config)
+    if ticket not in around.files:
+        return None
+    store = Store.open(config.database_url, read_only=True)
+    try:
+        view = store.read(explain, ticket, around)
+    finally:
+        store.close()
+    if view.details is not None:
+        return None
+    away = f"move {config.queue_directory / f'{ticket}.md'} away"
+    return f"its file is no ticket yet ({view.why.sentence}): {view.why.then}, or {away}"

@@ -212,6 +212,21 @@ def test_an_unknown_ticket_is_told_with_a_close_one(shell: Shell, command: str) 
     assert "\x1b" not in shell(command, "\x1b[31m", *more).err
 
 
+@pytest.mark.parametrize("command", ["cancel", "hold", "release", "retry", "answer"])
+def test_a_file_that_is_no_ticket_yet_cannot_be_steered(shell: Shell, command: str) -> None:
+    """A command about a file that nothing has taken in says so, and what to do about it."""
+    shell.queue.mkdir(parents=True)
+    (shell.queue / "new.md").write_text(TEXT)
+    (shell.queue / "bad.md").write_text("---\nbudgt: 1\n---\nDo it.\n")
+    more = ["some text"] if command == "answer" else []
+    away = f"or move {shell.queue}/new.md away\n"
+    waits = "its file is no ticket yet (waits in the folder: nothing has taken it in): `ticket-runner start`, "
+    ended = shell(command, "new", *more)
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err == f"ticket-runner: cannot {command} ticket new: {waits}{away}"
+    assert "(not taken: bad.md:2: unknown key `budgt`: did you mean" in shell(command, "bad", *more).err
+
+
 def test_a_command_that_the_state_does_not_allow_says_what_does(shell: Shell) -> None:
     """A command that is not possible ends with 1 and says what is, and the ticket stays where it is."""
     shell.know("fix")
