@@ -135,7 +135,7 @@ def break_it(shell: Shell, what: str, monkeypatch: pytest.MonkeyPatch) -> tuple[
             return "claude code", "/nowhere/claude (agent.cli_path): there is no such program"
         case "repository":
             shell.configure(repository="/nowhere/repo")
-            return "repository", "no git repository at /nowhere/repo (no such path): correct `repository`"
+            return "repository", "no git repository at /nowhere/repo: correct `repository`: no such path"
         case "database":
             shell.know()
             with sqlite3.connect(shell.home.database) as database:

@@ -841,7 +841,9 @@ def test_a_branch_that_leaves_no_room_for_those_of_tickets_is_named(place: Place
 )
 def test_what_git_says_of_the_origin_is_no_fault_of_a_ticket(said: str, error: type[Exception]) -> None:
     """An origin that does not trust us, breaks off or is gone is told from a failure that nobody knows."""
-    assert type(why("there", "fetch", Result(128, b"", said))) is error
+    told = why("there", "fetch", Result(128, b"", said))
+    assert type(told) is error
+    assert str(told).endswith(said), "in several lines: what to do comes before"
 
 
 @pytest.mark.parametrize("commits", [0, 1])

@@ -1,6 +1,7 @@
 """What goes wrong with git in a way that we foresee; each message says what to do.
 
-What git said is redacted and cut before it gets here. Knows only the base errors.
+What git said is redacted and cut before it gets here; it may be several lines, so what to do comes before it.
+Knows only the base errors.
 """
 
 from collections.abc import Sequence
@@ -28,7 +29,7 @@ class RepositoryMissing(ConfigError):
         self.repository, self.said = repository, said
 
     def __str__(self) -> str:
-        return f"no git repository at {self.repository} ({self.said}): correct `repository`"
+        return f"no git repository at {self.repository}: correct `repository`: {self.said}"
 
 
 class RepositoryEmpty(ConfigError):
@@ -86,7 +87,7 @@ class RepositoryDenied(RunnerError):
         self.repository, self.said = repository, said
 
     def __str__(self) -> str:
-        return f"{self.repository} denies access: {self.said}: check the credential"
+        return f"{self.repository} denies access: check the credential: {self.said}"
 
 
 class BaseMissing(RunnerError):
@@ -125,7 +126,7 @@ class WorktreeLocked(RunnerError):
         self.what, self.said = what, said
 
     def __str__(self) -> str:
-        return f"{self.what}: git is locked ({self.said}): end the process that holds it, or remove the file"
+        return f"{self.what}: git is locked: end the process that holds it, or remove the file: {self.said}"
 
 
 class CommitRefused(RunnerError):
