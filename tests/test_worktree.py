@@ -25,6 +25,7 @@ from runner.worktree import (
     RepositoryMismatch,
     RepositoryMissing,
     RepositoryUnreachable,
+    RepositoryOfOtherHash,
     Tree,
     WorktreeLocked,
     WorktreeRefused,
@@ -158,6 +159,14 @@ def test_a_missing_repository_is_named(tmp_path: Path) -> None:
 
 
 def test_an_empty_repository_is_refused(tmp_path: Path) -> None:
+def test_a_repository_of_another_hash_is_refused_as_such(tmp_path: Path) -> None:
+    """A repository of SHA-256 is said to be one, and to be none that is supported."""
+    git(tmp_path, "init", "-q", "--object-format=sha256", "person")
+    commit(tmp_path / "person", "a", "a")
+    with pytest.raises(RepositoryOfOtherHash, match=r"person names its commits by SHA-256, which is not supported"):
+        repository(tmp_path / "state", tmp_path / "person").prepare()
+
+
     """A repository without a commit is said to have none, and is taken once it has one."""
     person = tmp_path / "person"
     person.mkdir()

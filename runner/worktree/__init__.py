@@ -25,6 +25,7 @@ from runner.worktree.errors import (
     RepositoryMismatch,
     RepositoryMissing,
     RepositoryUnreachable,
+    RepositoryOfOtherHash,
     WorktreeLocked,
     WorktreeRefused,
 )
@@ -54,6 +55,7 @@ __all__ = [
     "RepositoryMissing",
     "RepositoryUnreachable",
     "Saved",
+    "RepositoryOfOtherHash",
     "Survey",
     "Tree",
     "WorktreeLocked",

@@ -126,7 +126,8 @@ class Clone:
         To be called once at the start, by the one process that holds the state directory.
 
         Raises:
-            RepositoryMissing, RepositoryEmpty, RepositoryMismatch: A person has to change something.
+            RepositoryMissing, RepositoryEmpty, RepositoryMismatch, RepositoryOfOtherHash: A person has to change
+                something.
             RepositoryDenied, RepositoryUnreachable: The origin gave no access or no answer.
         """
         if is_path(self.origin) and not Path(self.origin).exists():

@@ -43,6 +43,20 @@ class RepositoryEmpty(ConfigError):
         return f"the repository {self.repository} has no commits: push a first one"
 
 
+class RepositoryOfOtherHash(ConfigError):
+    """The repository names its objects by another hash than ours do."""
+
+    def __init__(self, repository: str, said: str) -> None:
+        super().__init__(repository, said)
+        self.repository, self.said = repository, said
+
+    def __str__(self) -> str:
+        return (
+            f"{self.repository} names its commits by SHA-256, which is not supported: use a repository of git's"
+            f" default, SHA-1: {self.said}"
+        )
+
+
 class RepositoryMismatch(ConfigError):
     """The state directory holds copies of another repository."""
 

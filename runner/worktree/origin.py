@@ -11,7 +11,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from runner.worktree.command import Result, redact_url
-from runner.worktree.errors import GitFailed, RepositoryDenied, RepositoryMissing, RepositoryUnreachable
+from runner.worktree.errors import (
+    GitFailed,
+    RepositoryDenied,
+    RepositoryMissing,
+    RepositoryOfOtherHash,
+    RepositoryUnreachable,
+)
 
 _SCHEMES = frozenset({"https", "http", "ssh", "git", "file"})
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://.")
@@ -21,6 +27,7 @@ _DENIED = re.compile(
     r"|Host key verification failed|returned error: 40[13]|access denied|Invalid username|dubious ownership"
 )
 _MISSING = re.compile(r"does not appear to be a git repository|[Nn]ot found|does not exist|returned error: 404")
+_OTHER_HASH = "mismatched algorithms: client sha1; server sha256"
 _UNREACHABLE = re.compile(
     r"Could not resolve|unable to look up|unable to connect|Failed to connect|Could not connect"
     r"|Connection (refused|timed out|reset|closed)|[Oo]peration timed out|No route to host|Network is unreachable"
@@ -71,6 +78,8 @@ def secrets_of(environment: Mapping[str, str], url: str) -> tuple[str, ...]:
 def why(shown: str, verb: str, result: Result) -> Exception:
     """Return the error that says why the origin did not do as asked."""
     said = result.stderr
+    if _OTHER_HASH in said:
+        return RepositoryOfOtherHash(shown, said)
     if _DENIED.search(said):
         return RepositoryDenied(shown, said)
     if _MISSING.search(said):
