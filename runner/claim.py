@@ -29,9 +29,9 @@ from runner.store import LostTicket, claims, log, questions, queue, runs, sessio
 from runner.store.tickets import Row
 from runner.worktree import (
     BaseMissing,
-    BranchInTheWay,
     CommitRefused,
     GitFailed,
+    NoRoomForTickets,
     PushRefused,
     RepositoryDenied,
     RepositoryMissing,
@@ -89,7 +89,7 @@ async def work(parts: Parts, ledger: Ledger, row: Row, stop: Stop) -> Report:
         fact = claim.stopped()
     except (RepositoryUnreachable, WorktreeLocked) as error:
         fact = await claim.put_off(error)
-    except (RepositoryDenied, RepositoryMissing, BranchInTheWay) as error:  # no other ticket would fare better
+    except (RepositoryDenied, RepositoryMissing, NoRoomForTickets) as error:  # no other ticket would fare better
         claim.halt = Halt(claim.note(str(error)))
         fact = PutBack(row.ticket.token, Cause.START, 0, claim.halt.note)
     except BaseMissing as error:

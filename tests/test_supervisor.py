@@ -28,7 +28,7 @@ from runner.reports import Told
 from runner.store import Rx, Store, StoreUnavailable, claims, questions, queue, runs, tickets
 from runner.store import log as events
 from runner.supervisor import Supervisor
-from tests.homes import Place
+from tests.homes import Place, git
 from tests.shell import read_back, text_stream
 from tickets.folder import Folder
 from tickets.source import Refused
@@ -288,6 +288,19 @@ async def test_a_deadline_that_passed_with_no_daemon_is_seen_at_the_start(here: 
     assert known(here) == {"a": State.READY}
     (question,) = here.store.read(questions.questions_of, "a")
     assert (question.answer, question.is_by_default) == ("Yes.", True)
+
+
+@pytest.mark.anyio
+async def test_a_ticket_whose_branch_has_no_room_is_held_before_it_costs(here: Place) -> None:
+    """Where the repository has a branch below `ticket/<id>` that ticket alone is held, with what to do."""
+    git(here.root / "repo", "branch", "ticket/a/old")
+    here.store.transact(tickets.take_in, "folder", Spec("a", "Do it."))
+    assert await supervisor(here).serve() is Exit.TICKET_HELD
+    ticket = here.store.read(tickets.get, "a").ticket
+    assert ticket.reason is Reason.WORKTREE
+    assert "has a branch `ticket/a/old`, so git can make no `ticket/a` there" in ticket.note
+    assert here.store.read(runs.runs_of, "a") == []
+    assert here.store.read(queue.paused) is None
 
 
 @asynccontextmanager

@@ -18,14 +18,15 @@ from runner.worktree import (
     BranchInTheWay,
     CommitRefused,
     GitFailed,
+    NoRoomForTickets,
     PushRefused,
     Repository,
     RepositoryDenied,
     RepositoryEmpty,
     RepositoryMismatch,
     RepositoryMissing,
-    RepositoryUnreachable,
     RepositoryOfOtherHash,
+    RepositoryUnreachable,
     Tree,
     WorktreeLocked,
     WorktreeRefused,
@@ -158,7 +159,6 @@ def test_a_missing_repository_is_named(tmp_path: Path) -> None:
     repository(tmp_path / "state", person).prepare()
 
 
-def test_an_empty_repository_is_refused(tmp_path: Path) -> None:
 def test_a_repository_of_another_hash_is_refused_as_such(tmp_path: Path) -> None:
     """A repository of SHA-256 is said to be one, and to be none that is supported."""
     git(tmp_path, "init", "-q", "--object-format=sha256", "person")
@@ -167,6 +167,7 @@ def test_a_repository_of_another_hash_is_refused_as_such(tmp_path: Path) -> None
         repository(tmp_path / "state", tmp_path / "person").prepare()
 
 
+def test_an_empty_repository_is_refused(tmp_path: Path) -> None:
     """A repository without a commit is said to have none, and is taken once it has one."""
     person = tmp_path / "person"
     person.mkdir()
@@ -829,11 +830,16 @@ def test_no_agent_gets_the_stash_of_another(place: Place) -> None:
 
 
 def test_a_branch_that_leaves_no_room_for_those_of_tickets_is_named(place: Place) -> None:
-    """A branch `ticket`, beside which there can be no `ticket/<id>`, is refused before any work, until it is gone."""
+    """A branch `ticket`, or one below `ticket/<id>`, is refused before any work of that ticket, until it is gone."""
     git(place.person, "push", "-q", "origin", "HEAD:refs/heads/ticket")
-    with pytest.raises(BranchInTheWay, match=r"has a branch `ticket`.*rename"):
+    with pytest.raises(NoRoomForTickets, match=r"has a branch `ticket`.*`ticket/<id>`.*rename"):
         place.tree()
     git(place.origin, "branch", "-m", "ticket", "tickets")
+    git(place.origin, "branch", "ticket/t-1/x", "main")
+    git(place.origin, "branch", "ticket/t-10", "main")
+    with pytest.raises(BranchInTheWay, match=r"has a branch `ticket/t-1/x`.*no `ticket/t-1` there.*rename"):
+        place.tree()
+    git(place.origin, "branch", "-m", "ticket/t-1/x", "x")
     assert place.tree().made
 
 

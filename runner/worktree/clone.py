@@ -26,7 +26,7 @@ from tenacity import Retrying, retry_if_exception_type, sleep_using_event, stop_
 from runner.worktree.command import Command, HangUp, Result, has_lfs, redact_url
 from runner.worktree.errors import (
     BaseMissing,
-    BranchInTheWay,
+    NoRoomForTickets,
     RepositoryEmpty,
     RepositoryMismatch,
     RepositoryMissing,
@@ -156,13 +156,13 @@ class Clone:
 
         Raises:
             BaseMissing: There is no such branch, or its name is none.
-            BranchInTheWay: No ticket could be delivered.
+            NoRoomForTickets: No ticket could be delivered.
             RepositoryMissing, RepositoryDenied, RepositoryUnreachable: The origin gave no answer.
         """
         with self._lock:
             self._fetch()
             if self.outbox().sha(f"{HEADS}{_ROOT}"):
-                raise BranchInTheWay(self.shown, _ROOT)
+                raise NoRoomForTickets(self.shown, _ROOT, f"{TICKETS}<id>")
             name = base if base is not None else self._default()
             sha = self.outbox().sha(f"{HEADS}{name}") if name and is_branch_name(name) else None
             if name is None or sha is None:

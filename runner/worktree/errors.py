@@ -69,17 +69,21 @@ class RepositoryMismatch(ConfigError):
 
 
 class BranchInTheWay(ConfigError):
-    """The repository has a branch that leaves no room for those of tickets."""
+    """The repository has a branch that leaves no room for that of a ticket."""
 
-    def __init__(self, repository: str, branch: str) -> None:
-        super().__init__(repository, branch)
-        self.repository, self.branch = repository, branch
+    def __init__(self, repository: str, branch: str, wanted: str) -> None:
+        super().__init__(repository, branch, wanted)
+        self.repository, self.branch, self.wanted = repository, branch, wanted
 
     def __str__(self) -> str:
         return (
-            f"{self.repository} has a branch `{self.branch}`, so git can make no `{self.branch}/<id>` there for a"
+            f"{self.repository} has a branch `{self.branch}`, so git can make no `{self.wanted}` there for a"
             " ticket's work: rename that branch"
         )
+
+
+class NoRoomForTickets(BranchInTheWay):
+    """It leaves none for that of any ticket."""
 
 
 class RepositoryUnreachable(RunnerError):

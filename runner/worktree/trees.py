@@ -18,7 +18,7 @@ from pathlib import Path
 
 from runner.worktree.clone import HEADS, TICKETS, Base, Clone, checked_sha
 from runner.worktree.command import Command
-from runner.worktree.errors import WorktreeRefused
+from runner.worktree.errors import BranchInTheWay, WorktreeRefused
 from runner.worktree.files import clear, everything_in, is_plain, read_small
 
 _TICKET_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -69,7 +69,8 @@ class Trees(Clone):
 
         Raises:
             WorktreeRefused: The path holds something else, or HEAD has commits that the branch has not.
-            BaseMissing, RepositoryUnreachable, ...: As `fetch_base`; only when something has to be made.
+            BranchInTheWay: Its branch could never be pushed.
+            BaseMissing, RepositoryUnreachable, ...: As `fetch_base`; as the one before only when it has to be made.
         """
         with self._lock:
             tree = self._ensure(ticket_id, base, base_sha)
@@ -219,6 +220,8 @@ class Trees(Clone):
             git.run(*add, str(path), branch)
             return base_sha, note
         fresh = self.fetch_base(base)
+        if below := self.outbox().run("for-each-ref", "--count=1", "--format=%(refname)", f"{HEADS}{branch}/").text:
+            raise BranchInTheWay(self.shown, below.removeprefix(HEADS), branch)
         asides = "" if base_sha else self._put_foreign_aside(branch)
         if git.sha(ref):
             git.run(*add, str(path), branch)
