@@ -39,6 +39,7 @@ from runner.worktree import (
 from tickets.ticket import OVER
 
 _WHY_CHARS = 300
+_STAYS = "cannot be removed, since some of it belongs to another user: remove it as root"
 _DAY_S = 24 * 3600.0
 _ENDS = "nothing is removed: the daemon ends"
 
@@ -70,6 +71,9 @@ class Upkeep:
             except (RunnerError, OSError) as error:
                 log.warn("upkeep.failed", ticket=row.ticket.id, error=str(error))
                 done.append(f"{row.ticket.id}: left as it is: {error}")
+        for left in self._empty_the_trash():
+            log.warn("upkeep.failed", error=f"{left} {_STAYS}")
+            done.append(f"{left} {_STAYS}")
         return done
 
     def forget_tmp(self, ticket: str) -> None:
@@ -179,11 +183,13 @@ class Upkeep:
         untouched = now.ticket == row.ticket and now.changed_at_us == row.changed_at_us
         return untouched and not processes.find(str(self.home.path), row.ticket.id)
 
-    def _empty_the_trash(self) -> None:
+    def _empty_the_trash(self) -> list[Path]:
+        """Remove what is in it, and return what stays."""
         if self.home.trash.is_symlink():
             clear(self.home.trash)
-        for left in self.home.trash.glob("*"):
-            clear(left)
+        for path in self.home.trash.glob("*"):
+            clear(path)
+        return sorted(self.home.trash.glob("*"))
 
 
 @dataclass(slots=True)

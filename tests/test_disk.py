@@ -18,7 +18,7 @@ from runner.retention import Kept
 from runner.store import tickets
 from tests.daemons import Site
 from tests.homes import Place, opened
-from tests.shell import Shell
+from tests.shell import PROGRAM, Shell
 from tickets.ticket import Finished, Held, Reason
 
 DAY_US = 24 * 3600 * 1_000_000
@@ -100,6 +100,23 @@ def test_the_command_tells_it_and_removes_what_is_due(here: Place, shell: Shell)
     view = json.loads(shell("disk", "--json").out)
     assert [left["ticket"] for left in view["tickets"]] == ["held", "done"]
     assert view["aside"][0].startswith(f"{here.home.aside}/done-1: ")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+def test_what_belongs_to_another_user_keeps_nothing_else(here: Place, shell: Shell) -> None:
+    """What a container left cannot be removed, is told each time, and keeps nothing else from being removed."""
+    theirs = here.home.make_tmp("done") / "theirs"
+    theirs.mkdir()
+    (theirs / "cache").touch()
+    os.chown(theirs, 65_534, 65_534)
+    powerless = ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
+    clean = [*powerless, str(PROGRAM), "disk", "--clean", "--config", str(shell.file)]
+    for _ in range(2):
+        said = subprocess.run(clean, capture_output=True, text=True, check=True).stdout
+        (left,) = here.home.trash.iterdir()
+        assert f"{left} cannot be removed, since some of it belongs to another user" in said
+        assert not here.home.tmp_of("done").exists()
+        (here.home.make_tmp("done") / "ours").touch()
 
 
 def test_another_holder_of_the_home_is_left_alone(here: Place, shell: Shell) -> None:

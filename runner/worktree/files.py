@@ -48,13 +48,17 @@ def everything_in(directory: Path) -> Iterator[Path]:
 
 
 def clear(path: Path) -> None:
-    """Remove `path`, whatever it is and whatever may be done to it; a symlink, not what it names."""
+    """Remove `path`, whatever it is and whatever may be done to it; a symlink, not what it names.
+
+    What of a directory belongs to another user stays, as a container leaves what it writes.
+    """
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
         if path.exists():  # directories that nobody may write, as the caches of some languages have
             for directory in (path, *everything_in(path)):
-                if directory.is_dir() and not directory.is_symlink():
-                    directory.chmod(0o700)
+                with suppress(OSError):
+                    if directory.is_dir() and not directory.is_symlink():
+                        directory.chmod(0o700)
             shutil.rmtree(path, ignore_errors=True)
     else:
         with suppress(NotADirectoryError):
