@@ -1,9 +1,11 @@
 """What the store's transactions save and refuse, over SQLite and over PostgreSQL."""
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -16,6 +18,7 @@ from runner.session import Kind, Session
 from runner.store import (
     LostTicket,
     Store,
+    StoreUnavailable,
     Tx,
     UnknownRow,
     UnknownTicket,
@@ -658,6 +661,20 @@ def test_a_taste_of_postgresql(postgresql: Callable[[], str]) -> None:
     assert [entry.id for entry in reader.read(log.events)] == [*range(1, 8)]
     for store in (place.store, other.store, reader):
         store.close()
+
+
+def test_a_postgresql_that_only_reads_is_waited_for(postgresql: Callable[[], str]) -> None:
+    """A server that takes no writes, as after a failover, is unavailable, and another connection finds it well."""
+    place = Place(url := postgresql())
+    place.store.close()
+    with closing(psycopg.connect(url.replace("+psycopg", ""), autocommit=True)) as admin:
+        name = admin.info.dbname
+        admin.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+        with pytest.raises(StoreUnavailable, match="read-only transaction"):
+            place.take("a")
+        admin.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = off")
+    place.take("a")
+    place.store.close()
 
 
 def test_who_is_next_and_who_runs_is_told(place: Place) -> None:

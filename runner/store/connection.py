@@ -211,6 +211,8 @@ def _translated() -> Iterator[None]:
     except (OperationalError, InterfaceError) as e:
         raise StoreUnavailable(str(e.orig).strip()) from e
     except DatabaseError as e:
+        if e.connection_invalidated:
+            raise StoreUnavailable(str(e.orig).strip()) from e
         if type(e) is DatabaseError:  # SQLite's for a file that is damaged; its subclasses say what was asked wrongly
             raise StoreDamaged(str(e.orig).strip()) from e
         raise

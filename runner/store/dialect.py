@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine, create_engine, event, inspect, make_url, text
-from sqlalchemy.engine import URL
+from sqlalchemy.engine import URL, ExceptionContext
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import ArgumentError, OperationalError
 from sqlalchemy.pool import ConnectionPoolEntry
@@ -25,6 +25,9 @@ _BUSY_MS = 10_000
 _WAL_BYTES = 64 * 1024 * 1024
 _WRITERS_LOCK = 0x7469636B65743031  # PostgreSQL's advisory locks have numbers; ours spells "ticket01"
 _CONNECTING_S = 15.0
+_INVALID_TRANSACTION_STATE = (
+    "25"  # the class of SQLSTATEs, https://www.postgresql.org/docs/current/errcodes-appendix.html
+)
 
 _SQLITE_READER = (f"busy_timeout={_BUSY_MS}", "mmap_size=0", "query_only=1", "wal_autocheckpoint=0")
 _SQLITE_WRITER = (
@@ -177,6 +180,13 @@ def _postgresql(url: URL, *, read_only: bool) -> tuple[Engine, Engine | None]:
         )
     except ModuleNotFoundError as e:
         raise ConfigError(f"PostgreSQL needs {e.name}: install ticket-runner[postgres]") from e
+
+    @event.listens_for(base, "handle_error")
+    def _leave(context: ExceptionContext) -> None:
+        """Keep no connection to a server that only reads, as after a failover, or that gave up on a transaction."""
+        state = getattr(context.original_exception, "sqlstate", None) or ""
+        context.is_disconnect = context.is_disconnect or state.startswith(_INVALID_TRANSACTION_STATE)
+
     reader = base.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
     if read_only:
         return reader, None
