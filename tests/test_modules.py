@@ -2,6 +2,9 @@
 
 import os
 import shutil
+import signal
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,10 +14,17 @@ from runner.errors import Exit
 from runner.events import Name
 from runner.worktree import CommitRefused, Repository, RepositoryUnreachable, Tree, WorktreeRefused
 from runner.worktree.modules import resolved
-from tests.daemons import Site, bash, say
+from tests.daemons import Site, bash, say, until
 from tests.test_worktree import ME, commit, git, repository
 
 LOCAL = ("-c", "protocol.file.allow=always")
+FILL = """\
+import sys
+from pathlib import Path
+from tests.test_worktree import repository
+state, origin, sha = sys.argv[1:]
+repository(Path(state), Path(origin)).fill("t-1", sha, update=True)
+"""
 
 
 @dataclass(frozen=True)
@@ -25,6 +35,11 @@ class Family:
     state: Path
     ours: Repository
     base: str
+
+    @property
+    def admin(self) -> Path:
+        """Where git keeps what is of the worktree of t-1 alone."""
+        return self.ours.checkout("t-1").admin
 
     def tree(self, ticket: str = "t-1") -> Tree:
         """Return a worktree with its submodules, as a claim would."""
@@ -102,6 +117,46 @@ def test_a_worktree_is_filled_to_the_last_level(family: Family) -> None:
     facts = family.ours.facts("t-1", tree.base_sha)
     assert (facts.changed, facts.uncommitted) == (False, ())
     assert family.ours.fill("t-1", tree.base_sha, update=True) == ("libs/child",)
+
+
+def test_what_a_kill_left_of_a_submodule_is_not_taken_for_all_of_it(family: Family) -> None:
+    """Killed while the submodule of a submodule is fetched, the whole of it is there at the next claim."""
+    tree = family.ours.ensure("t-1", None, base_sha=None)
+    child, head = tree.path / "libs/child", family.root / "grandchild/.git/HEAD"
+    said = head.read_text()
+    head.unlink()
+    os.mkfifo(head)  # whoever opens it waits
+    filling = subprocess.Popen(
+        [sys.executable, "-c", FILL, family.state, family.root / "parent", tree.base_sha], start_new_session=True
+    )
+    until((child / "file.txt").exists, "the submodule")
+    until(lambda: (child / ".git").exists() and not list(family.admin.rglob("*.lock")), "all of the first level")
+    os.killpg(filling.pid, signal.SIGKILL)
+    assert filling.wait() == -signal.SIGKILL
+    head.unlink()
+    head.write_text(said)
+    assert (child / "file.txt").exists()
+    assert not (child / "deep/file.txt").exists()
+    family.ours.fill("t-1", tree.base_sha, update=True)
+    assert (child / "file.txt").read_text() == "child\n"
+    assert (child / "deep/file.txt").read_text() == "grandchild\n"
+    assert not (family.admin / "filling").exists()
+
+
+def test_a_submodule_that_cannot_be_filled_leaves_nothing_and_takes_nothing(family: Family) -> None:
+    """After a failure nothing is half there, and what an agent has put in the way of it is left alone."""
+    tree = family.ours.ensure("t-1", None, base_sha=None)
+    shutil.move(family.root / "grandchild", family.root / "gone")
+    with pytest.raises(WorktreeRefused, match="cannot be checked out"):
+        family.ours.fill("t-1", tree.base_sha, update=True)
+    child = tree.path / "libs/child"
+    assert not (child / ".git").exists()
+    assert not (family.admin / "modules/libs/child").exists()
+    child.mkdir(parents=True, exist_ok=True)
+    (child / "work").write_text("work")
+    with pytest.raises(WorktreeRefused):
+        family.ours.fill("t-1", tree.base_sha, update=True)
+    assert (child / "work").read_text() == "work"
 
 
 def test_what_is_checked_out_is_not_touched_again(family: Family) -> None:

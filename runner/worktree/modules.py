@@ -26,6 +26,7 @@ from runner.worktree.errors import (
     RepositoryDenied,
     RepositoryMissing,
 )
+from runner.worktree.files import clear, read_small, write_whole
 from runner.worktree.origin import checked, is_path, with_url
 from runner.worktree.trees import Checkout, base_ref
 
@@ -43,6 +44,8 @@ _PLACE = re.compile(r"submodule\.(.*)\.(path|url)\n(.*)", re.DOTALL)
 class Module:
     """A submodule of a commit."""
 
+    name: str
+    """After which git names where it keeps it."""
     path: str
     sha: str
     """The commit that it is at."""
@@ -73,7 +76,7 @@ class Modules(Bundles):
             raise checkout.refused(f"cannot be worked on: {unfit}")
         try:
             with self._lock:
-                return self._fill(checkout.git, checkout.path, self.shown, _DEPTH) if update else ()
+                return self._fill_whole(checkout) if update else ()
         except (GitFailed, RepositoryDenied, RepositoryMissing) as error:
             raise checkout.refused(f"has submodules that cannot be checked out: {error}") from error
 
@@ -140,7 +143,29 @@ class Modules(Bundles):
         base = self.outbox().sha(base_ref(checkout.ticket_id))
         return base or checkout.git.run("hash-object", "-t", "tree", os.devnull).text
 
-    def _fill(self, git: Command, path: Path, origin: str, depth: int) -> tuple[str, ...]:
+    def _fill_whole(self, checkout: Checkout) -> tuple[str, ...]:
+        """Fill what is missing; a submodule of which nothing was there is there with all that is in it, or not at all.
+
+        A mark names what is being filled: git takes what a kill has left of it for the whole, and would go on there.
+        """
+        known, mark = _modules(checkout.git, _INDEX), checkout.admin / "filling"
+        begun = os.fsdecode(read_small(mark) or b"").split("\0")
+        for module in known:
+            if module.name in begun:
+                _drop(module, checkout)
+        new = [module for module in known if not any(map(_holds, _of(module, checkout)))]
+        write_whole(mark, os.fsencode("\0".join(module.name for module in new)))
+        try:
+            self._fill(checkout.git, checkout.path, self.shown, _DEPTH)
+        except BaseException:
+            for module in new:
+                _drop(module, checkout)
+            raise
+        finally:
+            mark.unlink()
+        return tuple(module.path for module in known)
+
+    def _fill(self, git: Command, path: Path, origin: str, depth: int) -> None:
         known = _modules(git, _INDEX)
         modules = [module for module in known if not os.path.lexists(path / module.path / ".git")]
         if modules and not depth:
@@ -154,7 +179,6 @@ class Modules(Bundles):
         for inside, url in urls.items():
             if os.path.lexists(path / inside / ".git"):  # .gitmodules can say that one is not wanted
                 self._fill(self._in_module(path / inside), path / inside, url, depth - 1)
-        return tuple(module.path for module in known)
 
     def _in_module(self, path: Path) -> Command:
         return Command(str(path), path, self._timeout_s, self._identity, short_timeout_s=self._short_timeout_s)
@@ -196,13 +220,13 @@ def changed_links(git: Command, base: str, tree: str) -> set[str]:
     return {name for about, name in zip(fields[::2], fields[1::2], strict=True) if about.split()[1] == LINK}
 
 
-def places(git: Command, tree: str) -> dict[str, str]:
-    """Return the URL of each path that the .gitmodules of `tree` names; "" where it has none."""
+def places(git: Command, tree: str) -> dict[str, tuple[str, str]]:
+    """Return name and URL of each path that the .gitmodules of `tree` names; "" for a URL that it has not."""
     entries = git.ask("config", f"--blob={tree}:.gitmodules", "--null", "--get-regexp", r"^submodule\..*\.(path|url)$")
     said: dict[str, dict[str, str]] = {}
     for match in filter(None, map(_PLACE.fullmatch, entries.paths)):
         said.setdefault(match[1], {})[match[2]] = match[3]
-    return {each["path"]: each.get("url", "") for each in said.values() if "path" in each}
+    return {each["path"]: (name, each.get("url", "")) for name, each in said.items() if "path" in each}
 
 
 def resolved(url: str, origin: str) -> str:
@@ -226,7 +250,24 @@ def _modules(git: Command, tree: str) -> list[Module]:
     listing, sha_at = (index, 1) if tree == _INDEX else (whole_tree, 2)  # "160000 <sha> 0", or "160000 commit <sha>"
     lines = (line.partition("\t") for line in git.run(*listing).paths)
     links = {path: about.split()[sha_at] for about, _, path in lines if _is_link(about)}
-    return [Module(path, links[path], url) for path, url in sorted(named.items()) if path in links]
+    return [Module(name, path, links[path], url) for path, (name, url) in sorted(named.items()) if path in links]
+
+
+def _of(module: Module, checkout: Checkout) -> tuple[Path, Path]:
+    """Return where git keeps a submodule of a worktree, and where it checks it out."""
+    return checkout.admin / "modules" / module.name, checkout.path / module.path
+
+
+def _holds(path: Path) -> bool:
+    """Return whether something is there, if not an empty directory."""
+    return os.path.lexists(path) and (path.is_symlink() or not path.is_dir() or any(path.iterdir()))
+
+
+def _drop(module: Module, checkout: Checkout) -> None:
+    """Remove what there is of a submodule, unless an agent has put a symlink on the way to it."""
+    for root, path in zip((checkout.admin, checkout.path), _of(module, checkout), strict=True):
+        if path.resolve() == root.resolve() / path.relative_to(root):
+            clear(path)
 
 
 def _checked_out(git: Command, path: Path) -> Iterator[Path]:
