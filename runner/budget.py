@@ -40,7 +40,7 @@ class Cost:
     microusd: int
     kind: CostKind
     cut: bool = False
-    """A response was in flight when the process died: its price is in no total."""
+    """A response was, or may have been, in flight when the process died: its price is in no total."""
 
 
 class Cap(StrEnum):
@@ -177,7 +177,7 @@ def run_cost(
         total: `total_cost_usd` of the run's result.
         last_total: The transcript's total after the run, when it was written during the run.
         priced: The usage of the run's own messages at list price; None when a model has no known price.
-        cut: A response was in flight when the process died.
+        cut: A response was, or may have been, in flight when the process died.
     """
     for reading in (total, last_total):
         if reading is not None:

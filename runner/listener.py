@@ -1,7 +1,8 @@
 """Put what an agent does into the log, as it does it.
 
-What a tool is about to do is committed before it runs. A claim that is lost raises
-here, and that ends the run. So does an agent that goes round in circles.
+What a tool is about to do is committed before it runs, and that it has ended before the model
+is told. A claim that is lost raises here, and that ends the run. So does an agent that goes
+round in circles.
 """
 
 from collections.abc import Awaitable, Callable

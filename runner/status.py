@@ -79,7 +79,6 @@ class Overview:
     refused: list[Refused]
     besides: Mapping[State, int]
     """How many tickets there are that are no line here, by state."""
-    spent_today_microusd: int
     today: Sums
     """What the runs that began today add up to."""
     reserved_microusd: int
@@ -130,7 +129,7 @@ class Explanation:
 def look(rx: Rx, around: Around, *, states: Collection[State], since_us: int | None = None) -> Overview:
     """Return the queue: tickets in `states`, and those that changed at `since_us` or later."""
     day_us = day_start_us(rx.now_us, around.config.zone)
-    spent, reserved = runs.day_money(rx, day_us)
+    _, reserved = runs.day_money(rx, day_us)
     lines = overview.overview(rx, states=states, since_us=since_us)
     refused, pause = queue.refusals(rx), queue.paused(rx)
     waiting, wrong = _waiting(around, tickets.states(rx, around.files), refused)
@@ -144,7 +143,6 @@ def look(rx: Rx, around: Around, *, states: Collection[State], since_us: int | N
         None if shut is None else closed(shut),
         [*refused, *wrong],
         Counter(overview.counts(rx)) - Counter(line.ticket.state for line in lines),
-        spent,
         overview.sums_since(rx, day_us),
         reserved,
         around.daemon,
@@ -155,7 +153,7 @@ def nothing(around: Around) -> Overview:
     """Return the queue of a configuration that nothing has run with yet."""
     now_us = round(datetime.now(UTC).timestamp() * 1_000_000)
     waiting, wrong = _waiting(around, (), ())
-    return Overview(now_us, [], {}, waiting, None, None, wrong, {}, 0, Sums(), 0, around.daemon)
+    return Overview(now_us, [], {}, waiting, None, None, wrong, {}, Sums(), 0, around.daemon)
 
 
 def look_at(rx: Rx, ticket: str, around: Around) -> Details:

@@ -1,5 +1,7 @@
 """A store for tests: a clock that they move, what it told, and the steps that most of them need."""
 
+from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 
 from runner.events import Event
@@ -79,3 +81,12 @@ class Place:
     def log(self, ticket: str) -> list[Event]:
         """Return a ticket's log."""
         return [entry.event for entry in self.store.read(log.events, ticket=ticket)]
+
+
+def claimed(database: str) -> Iterator[Place]:
+    """Give an open database with one daemon and a claimed ticket, closed at the end."""
+    place = Place(database)
+    place.take("a")
+    place.claim()
+    with closing(place.store):
+        yield place

@@ -9,7 +9,7 @@ from runner.claim import Report
 from runner.reports import Told
 from runner.store import Tx, claims, effects, questions, tickets
 from runner.store.effects import NOTIFY, REPORT
-from tests.stores import HOME, Place
+from tests.stores import HOME, Place, claimed
 from tickets.ticket import Held, Reason, State, Stop, StopRequested, Ticket
 
 ALL = Told(frozenset(State))
@@ -18,11 +18,7 @@ ALL = Told(frozenset(State))
 @pytest.fixture
 def place(database: str) -> Iterator[Place]:
     """Return an open database with one daemon and a claimed ticket."""
-    place = Place(database)
-    place.take("a")
-    place.claim()
-    yield place
-    place.store.close()
+    yield from claimed(database)
 
 
 def bodies(place: Place) -> dict[str, str]:

@@ -260,7 +260,7 @@ def test_json_keeps_its_keys(shell: Shell, place: Place) -> None:
     place.take("a")
     finish(place, "a")
     view = json.loads(shell("status", "--done", "--json").out)
-    assert view.keys() >= {"now_us", "lines", "pause", "refused", "spent_today_microusd", "reserved_microusd"}
+    assert view.keys() >= {"now_us", "lines", "pause", "refused", "today", "reserved_microusd"}
     (line,) = view["lines"]
     assert line.keys() >= {"ticket", "title", "home", "branch", "base_sha", "taken_at_us", "changed_at_us", "sums"}
     assert line.keys() >= {"session", "generation", "last_event", "last_event_at_us", "effects", "priority"}

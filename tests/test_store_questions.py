@@ -10,18 +10,14 @@ from runner.events import Name
 from runner.reports import Told
 from runner.store import claims, effects, questions, sessions, tickets
 from runner.store.questions import Question
-from tests.stores import HOME, SECOND, Place
+from tests.stores import HOME, SECOND, Place, claimed
 from tickets.ticket import Cancelled, Held, Reason, Retried, State
 
 
 @pytest.fixture
 def place(database: str) -> Iterator[Place]:
     """Return an open database with one daemon and a claimed ticket."""
-    place = Place(database)
-    place.take("a")
-    place.claim()
-    yield place
-    place.store.close()
+    yield from claimed(database)
 
 
 def run(place: Place, session: str | None = None, *, spoke: bool = True) -> str:

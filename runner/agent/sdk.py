@@ -94,6 +94,7 @@ def frames(
         on_stderr: Called with each line.
     """
     ending: set[str] = set()  # names of own tools whose answer ends the run
+    after = HookMatcher(hooks=[_post_hook(ending, after_tool)])
     return query(
         prompt=prompt,
         options=ClaudeAgentOptions(
@@ -116,8 +117,8 @@ def frames(
             allowed_tools=_allowed(options),
             hooks={
                 "PreToolUse": [HookMatcher(hooks=[_pre_hook(before_tool)], timeout=_HOOK_S, on_failure="block")],
-                "PostToolUse": [HookMatcher(hooks=[_post_hook(ending, after_tool)])],
-                "PostToolUseFailure": [HookMatcher(hooks=[_post_hook(ending, after_tool)])],
+                "PostToolUse": [after],
+                "PostToolUseFailure": [after],
             },
             include_partial_messages=True,  # signs of life within a response that takes minutes
             forward_subagent_text=True,  # else only those of their responses are told that call tools
@@ -159,11 +160,9 @@ def _post_hook(
     ending: set[str], after_tool: Callable[[ToolEnded], Awaitable[None]]
 ) -> Callable[[HookInput, str | None, HookContext], Awaitable[HookJSONOutput]]:
     async def after(call: HookInput, _id: str | None, _context: HookContext) -> HookJSONOutput:
-        if call["hook_event_name"] == "PostToolUse" and call["tool_name"] in ending:
-            return {"continue_": False}
         match call:
             case {"tool_name": str(name)} if name.startswith(_OURS):  # whether it failed is in its answer only
-                pass
+                return {"continue_": False} if name in ending else {}
             case {"hook_event_name": "PostToolUse", "tool_use_id": str(call_id)}:
                 await after_tool(ToolEnded(call_id, is_error=False))
             case {"hook_event_name": "PostToolUseFailure", "tool_use_id": str(call_id), "error": str(error)}:

@@ -25,9 +25,8 @@ _BUSY_MS = 10_000
 _WAL_BYTES = 64 * 1024 * 1024
 _WRITERS_LOCK = 0x7469636B65743031  # PostgreSQL's advisory locks have numbers; ours spells "ticket01"
 _CONNECTING_S = 15.0
-_INVALID_TRANSACTION_STATE = (
-    "25"  # the class of SQLSTATEs, https://www.postgresql.org/docs/current/errcodes-appendix.html
-)
+_INVALID_TRANSACTION_STATE = "25"
+"""A class of SQLSTATEs, by https://www.postgresql.org/docs/current/errcodes-appendix.html."""
 
 _SQLITE_READER = (f"busy_timeout={_BUSY_MS}", "mmap_size=0", "query_only=1", "wal_autocheckpoint=0")
 _SQLITE_WRITER = (

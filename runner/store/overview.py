@@ -36,7 +36,7 @@ class Sums:
     unknown: bool = False
     """Some run's cost is not known and counts as nothing."""
     cut: bool = False
-    """A response was in flight when some run's process died: its price is in no total."""
+    """A response was, or may have been, in flight when some run's process died: its price is in no total."""
 
 
 @dataclass(frozen=True, slots=True)
